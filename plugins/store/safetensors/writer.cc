@@ -1,0 +1,355 @@
+#include "plugins/store/safetensors/writer.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "plugins/store/safetensors/bundle.h"
+#include "sdk/error.h"
+
+namespace capstan::safetensors {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kTextAllowance = 1 << 20;  // room for the text files and the directory
+constexpr std::uint64_t kWriteBackEvery = 64 << 20;
+constexpr std::uint64_t kStagingLimit = 512 << 20;
+
+std::string size_text(std::uint64_t bytes) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.1f MB", static_cast<double>(bytes) / 1e6);
+  return buffer;
+}
+
+std::string without_trailing_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+// An empty directory is a place made ready for the bundle; rename replaces it.
+bool is_taken(const std::string& path) {
+  struct stat status;
+  if (::lstat(path.c_str(), &status) != 0) return false;
+  std::error_code error;
+  return !S_ISDIR(status.st_mode) || !fs::is_empty(path, error) || error;
+}
+
+}  // namespace
+
+BundleWriter::BundleWriter(std::string path, const std::vector<DeclaredTensor>& tensors,
+                           bool durable)
+    : path_(without_trailing_slash(std::move(path))),
+      parent_(sdk::parent_directory(path_)),
+      durable_(durable) {
+  check_file_name("the bundle's name", sdk::base_name(path_));
+  if (is_taken(path_)) {
+    throw sdk::usage_error(
+        sdk::text(sdk::quote(path_), " already exists; remove it or choose another place"));
+  }
+  lay_out(tensors);
+  sdk::make_directories(parent_);
+  check_space();
+  try {
+    create_temporary();
+    create_files();
+  } catch (...) {
+    remove_temporary();
+    throw;
+  }
+}
+
+BundleWriter::~BundleWriter() { remove_temporary(); }
+
+void BundleWriter::lay_out(const std::vector<DeclaredTensor>& tensors) {
+  std::unordered_map<std::string, std::size_t> groups;
+  for (const DeclaredTensor& tensor : tensors) {
+    check_file_name("group", tensor.group);
+    const std::string what =
+        sdk::text("tensor ", sdk::quote(tensor.name), " of group ", sdk::quote(tensor.group));
+    if (tensor.name == "__metadata__") {
+      throw sdk::usage_error(what + ": safetensors keeps this name for itself; use another");
+    }
+    const Dtype* dtype = find_dtype(tensor.dtype);
+    if (dtype == nullptr) {
+      throw sdk::usage_error(sdk::text(what, " has a dtype (code ", int{tensor.dtype.code}, ", ",
+                                       int{tensor.dtype.bits}, " bits) that safetensors cannot ",
+                                       "hold; use one of ", known_dtypes()));
+    }
+    if (tensor.shape.size() > kMaxDims) {
+      throw sdk::usage_error(sdk::text(what, " has ", tensor.shape.size(), " dims; at most ",
+                                       kMaxDims, " can be stored"));
+    }
+    tensor_bytes(tensor.shape, dtype->size, what);  // refuses what overflows
+    const auto [group, fresh] = groups.try_emplace(tensor.group, files_.size());
+    if (fresh) {
+      files_.emplace_back();
+      files_.back().group = tensor.group;
+      files_.back().header.metadata = {{"format", "pt"}};
+    }
+    TensorEntry entry;
+    entry.name = tensor.name;
+    entry.dtype = dtype;
+    entry.shape = tensor.shape;
+    files_[group->second].header.tensors.push_back(std::move(entry));
+  }
+  for (std::size_t f = 0; f < files_.size(); ++f) {
+    files_[f].header_bytes = build_header(files_[f].header);
+    const std::vector<TensorEntry>& entries = files_[f].header.tensors;
+    for (std::size_t e = 0; e < entries.size(); ++e) {
+      if (!index_.emplace(key(files_[f].group, entries[e].name), targets_.size()).second) {
+        throw sdk::usage_error(sdk::text("tensor ", sdk::quote(entries[e].name), " of group ",
+                                         sdk::quote(files_[f].group),
+                                         " is declared twice; give each its own name"));
+      }
+      Target target;
+      target.file = f;
+      target.entry = e;
+      target.elements = entries[e].bytes() / entries[e].dtype->size;
+      targets_.push_back(std::move(target));
+    }
+  }
+}
+
+void BundleWriter::check_space() const {
+  std::uint64_t needed = kTextAllowance;
+  std::uint64_t largest = 0;
+  for (const GroupFile& group : files_) {
+    const std::uint64_t data = group.header.tensors.empty() ? 0 : group.header.tensors.back().end;
+    needed += group.header.data_start + data;
+    largest = std::max(largest, group.header.data_start + data);
+  }
+  struct statvfs status;
+  if (::statvfs(parent_.c_str(), &status) != 0) {
+    throw sdk::system_error("look at the disk of", parent_, errno);
+  }
+  const auto blocks = ::geteuid() == 0 ? status.f_bfree : status.f_bavail;
+  const std::uint64_t available = static_cast<std::uint64_t>(blocks) * status.f_frsize;
+  if (needed > available) {
+    throw sdk::resource_error(sdk::text("disk full: ", sdk::quote(path_), " needs ",
+                                        size_text(needed), ", and the disk of ",
+                                        sdk::quote(parent_), " has ", size_text(available),
+                                        " free; free some space, keep fewer checkpoints or choose "
+                                        "another disk"));
+  }
+  // Past this limit the kernel would end the process with SIGXFSZ.
+  struct rlimit limit;
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      largest > limit.rlim_cur) {
+    throw sdk::resource_error(sdk::text("a file of ", sdk::quote(path_), " needs ",
+                                        size_text(largest), ", and the file size limit is ",
+                                        size_text(limit.rlim_cur),
+                                        "; raise the limit (ulimit -f)"));
+  }
+}
+
+void BundleWriter::create_temporary() {
+  // Between mkdir and flock a concurrent clean may take the directory for a crashed writer's, so
+  // the lock counts only if the locked directory is still the one of that name.
+  for (int attempt = 0; attempt < 16; ++attempt) {
+    const std::string candidate = parent_ + "/" + sdk::temporary_name(sdk::base_name(path_));
+    if (::mkdir(candidate.c_str(), 0777) != 0) {
+      if (errno == EEXIST) continue;
+      throw sdk::system_error("create directory", candidate, errno);
+    }
+    temporary_ = candidate;
+    lock_fd_ = ::open(candidate.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    // Some network file systems have no locks on directories: go on without.
+    const int locked = lock_fd_ < 0                                ? ENOENT
+                       : ::flock(lock_fd_, LOCK_EX | LOCK_NB) == 0 ? 0
+                                                                   : errno;
+    const bool lockless = locked == ENOLCK || locked == EBADF || locked == EOPNOTSUPP;
+    struct stat mine, named;
+    if ((locked == 0 || lockless) && ::fstat(lock_fd_, &mine) == 0 &&
+        ::stat(candidate.c_str(), &named) == 0 && mine.st_ino == named.st_ino) {
+      return;
+    }
+    remove_temporary();
+  }
+  throw sdk::resource_error(sdk::text("cannot create a temporary directory in ",
+                                      sdk::quote(parent_), ": another process keeps removing it"));
+}
+
+void BundleWriter::create_files() {
+  for (GroupFile& group : files_) {
+    group.file = sdk::File::create(temporary_ + "/" + group.group + kSuffix);
+    const std::uint64_t data = group.header.tensors.empty() ? 0 : group.header.tensors.back().end;
+    group.file.reserve(group.header.data_start + data);
+    group.file.write(group.header_bytes.data(), group.header_bytes.size(), 0);
+    group.header_bytes = {};
+  }
+}
+
+void BundleWriter::remove_temporary() noexcept {
+  files_.clear();
+  if (!temporary_.empty()) {
+    std::error_code error;
+    fs::remove_all(temporary_, error);  // what is left, clean_temporaries removes
+    temporary_.clear();
+  }
+  if (lock_fd_ >= 0) ::close(lock_fd_);
+  lock_fd_ = -1;
+}
+
+// Keeps account of what was written; false when the box is empty.
+bool BundleWriter::record(Target& target, const TensorEntry& entry, const Box& box) {
+  const std::uint64_t volume = box_volume(box);
+  if (volume == 0) return false;
+  for (const Box& other : target.written) {
+    if (box == other) return true;
+    if (boxes_overlap(box, other)) {
+      throw sdk::bug_error(sdk::text("tensor ", sdk::quote(entry.name), ": slice ", box_text(box),
+                                     " overlaps slice ", box_text(other),
+                                     ", written before; write disjoint slices"));
+    }
+  }
+  target.written.push_back(box);
+  target.elements_written += volume;
+  return true;
+}
+
+void BundleWriter::put(const std::string& group, const std::string& name, const Box& box,
+                       const void* data) {
+  const auto found = index_.find(key(group, name));
+  if (found == index_.end()) {
+    throw sdk::bug_error(sdk::text("tensor ", sdk::quote(name), " of group ", sdk::quote(group),
+                                   " was not declared when the bundle was begun; declare it"));
+  }
+  Target& target = targets_[found->second];
+  GroupFile& file = files_[target.file];
+  const TensorEntry& entry = file.header.tensors[target.entry];
+  if (const std::string problem = box_problem(entry.shape, box); !problem.empty()) {
+    throw sdk::bug_error(sdk::text("a slice of tensor ", sdk::quote(name), " of shape ",
+                                   shape_text(entry.shape), " ", problem, "; stay inside it"));
+  }
+  if (!record(target, entry, box)) return;
+  const Runs runs = box_runs(entry.shape, box, entry.dtype->size);
+  const auto* bytes = static_cast<const char*>(data);
+  const std::uint64_t base = file.header.data_start + entry.begin;
+  if (!stage(target, entry, runs)) {
+    scatter(file, base, runs, bytes);
+    return;
+  }
+  for (RunCursor cursor(runs); !cursor.done(); cursor.next()) {
+    std::memcpy(target.staged.data() + cursor.run_offset(), bytes + cursor.slice_offset(),
+                runs.run_bytes);
+  }
+  if (target.elements_written < target.elements) return;
+  write_run(file, target.staged.data(), entry.bytes(), base);
+  staged_bytes_ -= entry.bytes();
+  spare_ = std::move(target.staged);
+  target.staged = {};
+}
+
+// Column ranges, as tensor parallelism brings them, would be many small writes that each touch part
+// of a page. So a tensor whose first slice comes in several runs is put together in memory and
+// written once, as long as all such tensors together stay within kStagingLimit.
+bool BundleWriter::stage(Target& target, const TensorEntry& entry, const Runs& runs) {
+  if (!target.staged.empty()) return true;
+  if (runs.run_count == 1 || target.written.size() > 1) return false;
+  if (target.elements_written == target.elements) return false;  // the same box again
+  if (entry.bytes() > kStagingLimit - staged_bytes_) return false;
+  target.staged = std::move(spare_);
+  spare_ = {};
+  target.staged.resize(entry.bytes());
+  staged_bytes_ += entry.bytes();
+  return true;
+}
+
+void BundleWriter::write_run(GroupFile& group, const void* data, std::uint64_t size,
+                             std::uint64_t offset) {
+  group.file.write(data, size, offset);
+  group.not_started += size;
+  if (durable_ && group.not_started >= kWriteBackEvery) {
+    // Starts the disk early, so that commit does not wait for all of it. A hint: failure is no
+    // loss.
+    ::sync_file_range(group.file.fd(), 0, 0, SYNC_FILE_RANGE_WRITE);
+    group.not_started = 0;
+  }
+}
+
+void BundleWriter::scatter(GroupFile& group, std::uint64_t base, const Runs& runs,
+                           const char* data) {
+  RunCursor cursor(runs);
+  if (!use_windows(runs)) {
+    for (; !cursor.done(); cursor.next()) {
+      write_run(group, data + cursor.slice_offset(), runs.run_bytes, base + cursor.run_offset());
+    }
+    return;
+  }
+  window_.resize(kWindow);
+  while (!cursor.done()) {
+    // What lies between the runs may hold other slices: read, change, write back.
+    const std::uint64_t begin = cursor.run_offset();
+    const std::uint64_t bytes = std::min(kWindow, runs.first + runs.span - begin);
+    group.file.read(window_.data(), bytes, base + begin);
+    std::uint64_t end = begin;
+    for (; !cursor.done() && cursor.run_offset() + runs.run_bytes <= begin + bytes; cursor.next()) {
+      std::memcpy(window_.data() + (cursor.run_offset() - begin), data + cursor.slice_offset(),
+                  runs.run_bytes);
+      end = cursor.run_offset() + runs.run_bytes;
+    }
+    write_run(group, window_.data(), end - begin, base + begin);
+  }
+}
+
+void BundleWriter::put_text(const std::string& name, std::string_view text) {
+  check_file_name("text file", name);
+  const std::string suffix = kSuffix;
+  if (name.size() >= suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
+    throw sdk::usage_error(
+        sdk::text("text file ", sdk::quote(name), " has the name of a tensor file; use another"));
+  }
+  if (!texts_.insert(name).second) {
+    throw sdk::usage_error(
+        sdk::text("text file ", sdk::quote(name), " was written before; write each once"));
+  }
+  sdk::File file = sdk::File::create(temporary_ + "/" + name);
+  file.write(text.data(), text.size(), 0);
+  if (durable_) file.sync();
+  file.finish();
+}
+
+void BundleWriter::check_complete() const {
+  for (const Target& target : targets_) {
+    if (target.elements_written == target.elements) continue;
+    const GroupFile& file = files_[target.file];
+    throw sdk::bug_error(sdk::text("tensor ", sdk::quote(file.header.tensors[target.entry].name),
+                                   " of group ", sdk::quote(file.group), " has ",
+                                   target.elements_written, " of its ", target.elements,
+                                   " elements written; write every slice before the commit"));
+  }
+}
+
+void BundleWriter::commit() {
+  try {
+    check_complete();
+    for (GroupFile& group : files_) {
+      if (durable_) group.file.sync();
+      group.file.finish();
+    }
+    if (durable_) sdk::sync_directory(temporary_);
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+      if (errno == ENOTEMPTY || errno == EEXIST) {
+        throw sdk::usage_error(sdk::text(sdk::quote(path_),
+                                         " was created by someone else meanwhile; remove it or "
+                                         "choose another place"));
+      }
+      throw sdk::system_error("rename the finished bundle to", path_, errno);
+    }
+  } catch (...) {
+    remove_temporary();
+    throw;
+  }
+  temporary_.clear();
+  remove_temporary();
+  if (durable_) sdk::sync_directory(parent_);
+}
+
+}  // namespace capstan::safetensors

@@ -1,0 +1,92 @@
+// Writes one bundle: everything is laid out and paid for before the first byte, and nothing is
+// visible at the final place until commit.
+#ifndef CAPSTAN_PLUGINS_STORE_SAFETENSORS_WRITER_H_
+#define CAPSTAN_PLUGINS_STORE_SAFETENSORS_WRITER_H_
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "plugins/store/safetensors/header.h"
+#include "plugins/store/safetensors/slice.h"
+#include "sdk/file.h"
+
+namespace capstan::safetensors {
+
+struct DeclaredTensor {
+  std::string name;
+  std::string group;
+  capstan_dtype dtype;
+  std::vector<std::int64_t> shape;
+};
+
+// [one thread per writer]
+class BundleWriter {
+ public:
+  // Refuses a place that is taken, tensors that cannot be stored, and a disk too full for them;
+  // then creates the temporary with every header written and every byte reserved. `durable` = false
+  // skips the fsyncs.
+  BundleWriter(std::string path, const std::vector<DeclaredTensor>& tensors, bool durable);
+  // Without commit: removes the temporary.
+  ~BundleWriter();
+  BundleWriter(const BundleWriter&) = delete;
+  BundleWriter& operator=(const BundleWriter&) = delete;
+
+  // `data` is the dense row-major box. Boxes of one tensor may come in any order but may not
+  // overlap; the same box again overwrites.
+  void put(const std::string& group, const std::string& name, const Box& box, const void* data);
+  void put_text(const std::string& name, std::string_view text);
+
+  // Refuses when a tensor lacks elements. After a failure nothing is visible at the final place.
+  void commit();
+
+ private:
+  struct GroupFile {
+    std::string group;
+    Header header;
+    std::string header_bytes;
+    sdk::File file;
+    std::uint64_t not_started = 0;  // bytes written since the last hint to start writing back
+  };
+  struct Target {
+    std::size_t file = 0;
+    std::size_t entry = 0;     // in the file's header
+    std::vector<Box> written;  // disjoint
+    std::uint64_t elements = 0;
+    std::uint64_t elements_written = 0;
+    std::vector<char> staged;  // the whole tensor, while its slices are still coming
+  };
+
+  void lay_out(const std::vector<DeclaredTensor>& tensors);
+  void check_space() const;
+  void create_temporary();
+  void create_files();
+  void remove_temporary() noexcept;
+  bool record(Target& target, const TensorEntry& entry, const Box& box);
+  bool stage(Target& target, const TensorEntry& entry, const Runs& runs);
+  void write_run(GroupFile& group, const void* data, std::uint64_t size, std::uint64_t offset);
+  void scatter(GroupFile& group, std::uint64_t base, const Runs& runs, const char* data);
+  void check_complete() const;
+  static std::string key(const std::string& group, const std::string& name) {
+    return group + '\0' + name;
+  }
+
+  std::string path_;
+  std::string parent_;
+  std::string temporary_;
+  bool durable_;
+  int lock_fd_ = -1;
+  std::vector<GroupFile> files_;
+  std::vector<Target> targets_;
+  std::unordered_map<std::string, std::size_t> index_;  // key -> targets_
+  std::unordered_set<std::string> texts_;
+  std::vector<char> window_;
+  std::vector<char> spare_;  // a staging buffer for reuse: first touch costs more than copying
+  std::uint64_t staged_bytes_ = 0;  // of all targets
+};
+
+}  // namespace capstan::safetensors
+
+#endif  // CAPSTAN_PLUGINS_STORE_SAFETENSORS_WRITER_H_

@@ -1,0 +1,65 @@
+// What a configured run takes before anything is allocated: memory by region, parameters, floating-
+// point operations, and the ops they are in.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/cli/plan_gpus.h"
+#include "runtime/exec/plan.h"
+#include "runtime/run/session.h"
+
+namespace capstan {
+
+struct ParameterCounts {
+  int64_t total = 0, trainable = 0;
+  int64_t embeddings = 0;   // tables read by row; a head tied to one is the same parameter
+  int64_t layers = 0;       // matrices of the layers
+  int64_t head = 0;         // other matrices outside the layers
+  int64_t vectors = 0;      // norms and biases
+  int64_t in_products = 0;  // N of the 6 N rule: elements of matrices that are multiplied by
+};
+
+struct OpCount {
+  std::string kind;
+  int64_t ops = 0;       // in the train Program
+  int64_t launches = 0;  // in one step
+  double flops = 0;      // of those launches
+};
+
+struct PlanReport {
+  std::string config, model, device, precision;
+  std::vector<std::string> optimizers, strategies;
+  std::vector<std::string> programs;  // those that share the memory
+  int64_t micro_batch = 0, microbatches = 0, sequence = 0, tokens = 0;  // tokens: of one step
+
+  ParameterCounts parameters;
+
+  std::vector<std::pair<std::string, int64_t>> regions;  // bytes, in the order of plan.h
+  int64_t total = 0;
+  int64_t external = 0;  // bound on what the device's libraries take besides
+  ArenaPeak peak;
+
+  double step_flops = 0;     // every launch of one step
+  double model_flops = 0;    // three forward passes: what MFU counts
+  double rule_flops = 0;     // (6 N + 12 L H D T) a token
+  std::vector<OpCount> ops;  // most operations first
+  std::vector<std::string> reinterprets;
+
+  int64_t machine_total = 0, machine_free = 0;
+  std::optional<Gpu> gpu;
+
+  double needed() const { return static_cast<double>(total + external); }
+};
+
+// Composes the run's Programs and plans their memory with the session's device. Opens no data.
+absl::StatusOr<PlanReport> MakePlanReport(Session& session, const std::string& config_path);
+
+std::string PlanText(const PlanReport& report);
+std::string PlanJson(const PlanReport& report);  // one object, indented
+
+}  // namespace capstan

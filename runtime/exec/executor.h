@@ -1,0 +1,85 @@
+// Memory of a run, and the step loop: a Program compiled to bound launches.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/exec/device.h"
+#include "runtime/exec/plan.h"
+#include "runtime/program/program.h"
+
+namespace capstan {
+
+// All memory of a run: one device allocation a region, sized by the plan to the byte.
+class Storage {
+ public:
+  static absl::StatusOr<std::unique_ptr<Storage>> Allocate(Device* device, MemoryPlan* plan);
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  // Address of a tensor (device memory); nullptr for outputs that nothing reads.
+  char* Data(const Program& program, TensorId t, int microbatch = -1) const;
+  char* Workspace(const Program& program, size_t launch) const;
+  Device* device() const { return device_; }
+  MemoryPlan& plan() const { return *plan_; }
+  // Checks that what the device says it allocated is what the plan predicted, by region and in all.
+  absl::Status CheckLedger() const;
+
+ private:
+  Storage() = default;
+  Device* device_ = nullptr;
+  MemoryPlan* plan_ = nullptr;
+  uint64_t allocated_before_ = 0;
+  std::map<std::string, DeviceMemory> regions_;
+};
+
+// Time of one launch, for traces.
+struct LaunchTime {
+  OpId op = kNone;
+  int microbatch = -1;
+  int64_t begin_ns = 0, end_ns = 0;  // steady clock
+};
+
+// One Program, ready to run. Keeps pointers into Storage and the Program; both must outlive it.
+class Executor {
+ public:
+  static absl::StatusOr<std::unique_ptr<Executor>> Compile(const Program* program,
+                                                           Storage* storage);
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // Runs one step. On failure the message names the op, its segment and microbatch.
+  absl::Status Run(int64_t step);
+  absl::Status RunTimed(int64_t step, std::vector<LaunchTime>& times);
+
+  size_t launch_count() const { return launches_.size(); }
+  const Program& program() const { return *program_; }
+
+ private:
+  struct Bound {
+    capstan_status* (*run)(void*, const capstan_kernel_args*);
+    void* state;
+    capstan_kernel_args args;
+    const uint8_t* guard;  // nullptr: always
+    const When* when;      // nullptr: every step
+    OpId op;
+    int microbatch;
+  };
+
+  Executor() = default;
+  absl::Status Fail(const Bound& launch, capstan_status* status) const;
+  template <typename Around>
+  absl::Status Loop(int64_t step, Around&& around);
+
+  const Program* program_ = nullptr;
+  Storage* storage_ = nullptr;
+  std::vector<Kernel> kernels_;
+  std::vector<Bound> launches_;
+  std::vector<void*> pointers_;  // operands of all launches, one block
+};
+
+}  // namespace capstan

@@ -1,0 +1,344 @@
+#include "runtime/exec/plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/status.h"
+
+namespace capstan {
+namespace {
+
+int64_t Align(int64_t bytes) {
+  return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+}
+
+// Microbatch inputs are filled for the whole step before it starts, so each has a copy a
+// microbatch.
+int64_t Copies(const Program& program, const Tensor& t) {
+  const bool each = t.kind == CAPSTAN_INPUT && t.scope == CAPSTAN_SCOPE_MICROBATCH;
+  return each ? program.options().microbatches : 1;
+}
+
+bool InArena(const Tensor& t) { return t.kind == CAPSTAN_ACTIVATION; }
+
+}  // namespace
+
+const char* RegionOf(const Tensor& t) {
+  switch (t.kind) {
+    case CAPSTAN_PARAMETER:
+      return kParameters;
+    case CAPSTAN_GRADIENT:
+      return kGradients;
+    case CAPSTAN_STATE:
+      return t.of != kNone ? kOptimizerState : kState;
+    case CAPSTAN_INPUT:
+      return kInputs;
+    case CAPSTAN_CONSTANT:
+      return kConstants;
+    default:
+      return kArena;
+  }
+}
+
+std::vector<bool> UnwantedOutputs(const Program& program, OpId id) {
+  const Op& op = program.op(id);
+  std::vector<bool> unwanted(op.outputs.size(), false);
+  for (size_t j = 0; j < op.outputs.size(); ++j) {
+    const Tensor& t = program.tensor(op.outputs[j]);
+    unwanted[j] = t.kind == CAPSTAN_ACTIVATION && t.name.empty() && !t.loss_root &&
+                  program.Users(t.id).empty() && op.outputs.size() > 1;
+  }
+  return unwanted;
+}
+
+int64_t MemoryPlan::total_bytes() const {
+  return std::accumulate(region_bytes_.begin(), region_bytes_.end(), int64_t{0},
+                         [](int64_t sum, const auto& r) { return sum + r.second; });
+}
+
+absl::Status MemoryPlan::Add(const Program& program, Device* device, uint64_t seed) {
+  PlannedProgram plan;
+  CAPSTAN_RETURN_IF_ERROR(PlacePersistent(program));
+  CAPSTAN_RETURN_IF_ERROR(Linearise(program, plan));
+  CAPSTAN_RETURN_IF_ERROR(FindLifetimes(program, plan));
+  ShareInPlace(program, plan);
+  if (device != nullptr) CAPSTAN_RETURN_IF_ERROR(AddWorkspace(program, device, seed, plan));
+  Pack(program, plan);
+  programs_[&program] = std::move(plan);
+  return absl::OkStatus();
+}
+
+absl::Status MemoryPlan::PlacePersistent(const Program& program) {
+  for (TensorId id = 0; id < program.tensor_limit(); ++id) {
+    if (!program.TensorAlive(id)) continue;
+    const Tensor& t = program.tensor(id);
+    if (InArena(t) || t.view_of != kNone) continue;
+    const int64_t bytes = Align(t.bytes()) * Copies(program, t);
+    auto [it, fresh] = persistent_.try_emplace(t.name);
+    if (!fresh) {
+      if (it->second.second == bytes) continue;
+      return BugError("tensor '", t.name, "' has ", bytes, " bytes in program '",
+                      program.options().name, "' and ", it->second.second,
+                      " in another; shared tensors must agree");
+    }
+    int64_t& region = region_bytes_[RegionOf(t)];
+    it->second = {Place{RegionOf(t), region}, bytes};
+    region += bytes;
+  }
+  return absl::OkStatus();
+}
+
+// Expands the schedule to launches and settles, in that order, which writes overwrite and which
+// add.
+absl::Status MemoryPlan::Linearise(const Program& program, PlannedProgram& plan) {
+  std::map<std::string, int> first_seen, last_seen;  // by segment, position in the schedule
+  const std::vector<ScheduleEntry>& schedule = program.schedule();
+  for (size_t i = 0; i < schedule.size(); ++i) {
+    first_seen.try_emplace(schedule[i].segment, static_cast<int>(i));
+    last_seen[schedule[i].segment] = static_cast<int>(i);
+  }
+  std::vector<std::vector<bool>> written(program.tensor_limit());
+  for (size_t i = 0; i < schedule.size(); ++i) {
+    const ScheduleEntry& entry = schedule[i];
+    const int segment = program.FindSegment(entry.segment);
+    for (OpId id : program.segments()[segment].ops) {
+      const Op& op = program.op(id);
+      const bool first = first_seen[entry.segment] == static_cast<int>(i);
+      const bool last = last_seen[entry.segment] == static_cast<int>(i);
+      if (op.when.microbatch == CAPSTAN_FIRST_MICROBATCH && !first) continue;
+      if (op.when.microbatch == CAPSTAN_LAST_MICROBATCH && !last) continue;
+      PlannedLaunch launch{id, entry.microbatch, 0};
+      for (size_t j = 0; j < op.outputs.size(); ++j) {
+        if (op.def->output_effects[j] != CAPSTAN_ACCUMULATE) continue;
+        const Tensor& t = program.tensor(op.outputs[j]);
+        const size_t slot = InArena(t) ? entry.microbatch + 1 : 0;
+        std::vector<bool>& seen = written[t.id];
+        if (seen.size() <= slot) seen.resize(slot + 1, false);
+        if (seen[slot]) launch.accumulate |= uint64_t{1} << j;
+        const bool conditional =
+            op.when.guard != kNone || op.when.start != 0 || op.when.stop >= 0 || op.when.every > 1;
+        if (!seen[slot] && conditional) {
+          return UnsupportedError(
+              program.OpText(id), " writes ", program.TensorName(t.id),
+              " first, but runs only under a condition; make its first write unconditional");
+        }
+        seen[slot] = true;
+      }
+      plan.launches.push_back(launch);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MemoryPlan::FindLifetimes(const Program& program, PlannedProgram& plan) {
+  plan.instance_of.resize(program.tensor_limit());
+  auto slot = [&](TensorId t, int microbatch) -> int& {
+    std::vector<int>& list = plan.instance_of[t];
+    if (list.size() <= static_cast<size_t>(microbatch + 1)) list.resize(microbatch + 2, -1);
+    return list[microbatch + 1];
+  };
+  for (size_t i = 0; i < plan.launches.size(); ++i) {
+    const PlannedLaunch& launch = plan.launches[i];
+    const Op& op = program.op(launch.op);
+    const std::string& segment = program.segments()[op.segment].name;
+    const int now = static_cast<int>(i);
+    std::vector<TensorId> reads = op.inputs;
+    if (op.when.guard != kNone) reads.push_back(op.when.guard);
+    for (TensorId t : reads) {
+      if (t == kNone || !InArena(program.tensor(t))) continue;
+      int found = slot(t, launch.microbatch);
+      if (found < 0) found = slot(t, -1);
+      if (found < 0) {
+        return BugError("segment ", segment, ", microbatch ", launch.microbatch, ": ",
+                        program.OpText(op.id), " reads ", program.TensorName(t),
+                        " before the schedule has run what makes it");
+      }
+      plan.instances[found].last = now;
+    }
+    const std::vector<bool> unwanted = UnwantedOutputs(program, op.id);
+    for (size_t j = 0; j < op.outputs.size(); ++j) {
+      const Tensor& t = program.tensor(op.outputs[j]);
+      if (!InArena(t) || unwanted[j]) continue;
+      int& found = slot(t.id, launch.microbatch);
+      if (found >= 0) {
+        plan.instances[found].last = now;
+        continue;
+      }
+      Instance instance;
+      instance.bytes = Align(t.bytes());
+      instance.first = instance.last = now;
+      instance.communication = op.def->is(CAPSTAN_OP_COLLECTIVE);
+      instance.backward = segment.starts_with("backward");
+      found = static_cast<int>(plan.instances.size());
+      plan.instances.push_back(instance);
+    }
+  }
+  for (TensorId t = 0; t < program.tensor_limit();
+       ++t) {  // named values are the host's to read afterwards
+    if (!program.TensorAlive(t) || !InArena(program.tensor(t)) || program.tensor(t).name.empty())
+      continue;
+    for (int found : plan.instance_of[t]) {
+      if (found >= 0) plan.instances[found].last = static_cast<int>(plan.launches.size()) - 1;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// An element-wise op writes over its first operand where that dies: the two become one instance.
+void MemoryPlan::ShareInPlace(const Program& program, PlannedProgram& plan) {
+  auto slot = [&](TensorId t, int microbatch) -> int* {
+    std::vector<int>& list = plan.instance_of[t];
+    if (static_cast<size_t>(microbatch + 1) < list.size() && list[microbatch + 1] >= 0)
+      return &list[microbatch + 1];
+    return !list.empty() && list[0] >= 0 ? &list[0] : nullptr;
+  };
+  for (size_t i = 0; i < plan.launches.size(); ++i) {
+    const PlannedLaunch& launch = plan.launches[i];
+    const Op& op = program.op(launch.op);
+    if (!op.def->is(CAPSTAN_OP_ELEMENTWISE) || op.inputs.empty() || op.inputs[0] == kNone) continue;
+    if (!InArena(program.tensor(op.inputs[0])) || !InArena(program.tensor(op.outputs[0]))) continue;
+    int* from = slot(op.inputs[0], launch.microbatch);
+    int* to = slot(op.outputs[0], launch.microbatch);
+    if (from == nullptr || to == nullptr || *from == *to) continue;
+    Instance& source = plan.instances[*from];
+    Instance& result = plan.instances[*to];
+    const int now = static_cast<int>(i);
+    if (source.last != now || result.first != now || source.bytes != result.bytes) continue;
+    source.last = result.last;
+    result.bytes = 0;
+    *to = *from;
+  }
+}
+
+absl::Status MemoryPlan::AddWorkspace(const Program& program, Device* device, uint64_t seed,
+                                      PlannedProgram& plan) {
+  plan.kernels.resize(program.op_limit());
+  std::vector<bool> ready(program.op_limit(), false);
+  plan.workspace_of.assign(plan.launches.size(), -1);
+  for (size_t i = 0; i < plan.launches.size(); ++i) {
+    const OpId op = plan.launches[i].op;
+    if (!ready[op]) {
+      CAPSTAN_ASSIGN_OR_RETURN(plan.kernels[op],
+                               device->Prepare(program, op, UnwantedOutputs(program, op), seed));
+      ready[op] = true;
+    }
+    const size_t bytes = plan.kernels[op].get().workspace_bytes;
+    if (bytes == 0) continue;
+    Instance instance;
+    instance.bytes = Align(static_cast<int64_t>(bytes));
+    instance.first = instance.last = static_cast<int>(i);
+    instance.workspace = true;
+    plan.workspace_of[i] = static_cast<int>(plan.instances.size());
+    plan.instances.push_back(instance);
+  }
+  return absl::OkStatus();
+}
+
+// Largest first, each at the lowest offset free over its whole life. Values are bucketed by the
+// launches they span, so only those alive at the same time are compared.
+void MemoryPlan::Pack(const Program& program, PlannedProgram& plan) {
+  std::vector<int> order(plan.instances.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int a, int b) {
+    const Instance &x = plan.instances[a], &y = plan.instances[b];
+    if (x.bytes != y.bytes) return x.bytes > y.bytes;
+    return x.first != y.first ? x.first < y.first : a < b;
+  });
+  constexpr int kBucket = 64;
+  const size_t buckets = plan.launches.size() / kBucket + 1;
+  std::vector<std::vector<int>> alive(buckets);
+  std::vector<int> stamp(plan.instances.size(), -1);
+  std::vector<std::pair<int64_t, int64_t>> taken;
+  int64_t peak = 0;
+  for (int index : order) {
+    Instance& instance = plan.instances[index];
+    taken.clear();
+    for (int b = instance.first / kBucket; b <= instance.last / kBucket; ++b) {
+      for (int other : alive[b]) {
+        const Instance& o = plan.instances[other];
+        if (stamp[other] == index || o.last < instance.first || o.first > instance.last) continue;
+        stamp[other] = index;
+        taken.emplace_back(o.offset, o.offset + o.bytes);
+      }
+    }
+    std::sort(taken.begin(), taken.end());
+    int64_t offset = 0;
+    for (const auto& [begin, end] : taken) {
+      if (begin - offset >= instance.bytes) break;
+      offset = std::max(offset, end);
+    }
+    instance.offset = offset;
+    peak = std::max(peak, offset + instance.bytes);
+    for (int b = instance.first / kBucket; b <= instance.last / kBucket; ++b)
+      alive[b].push_back(index);
+  }
+  int64_t& arena = region_bytes_[kArena];
+  if (peak <= arena && arena > 0) return;
+  arena = peak;
+  // Which launch has most alive, and what that is.
+  std::vector<int64_t> at(plan.launches.size() + 1, 0);
+  for (const Instance& i : plan.instances) {
+    at[i.first] += i.bytes;
+    at[i.last + 1] -= i.bytes;
+  }
+  int64_t sum = 0, best = -1;
+  int where = 0;
+  for (size_t i = 0; i < plan.launches.size(); ++i) {
+    sum += at[i];
+    if (sum > best) best = sum, where = static_cast<int>(i);
+  }
+  peak_ = ArenaPeak{};
+  for (const Instance& i : plan.instances) {
+    if (i.first > where || i.last < where) continue;
+    int64_t& use = i.workspace       ? peak_.workspace
+                   : i.communication ? peak_.communication
+                   : i.backward      ? peak_.gradients_of_activations
+                                     : peak_.activations;
+    use += i.bytes;
+  }
+  peak_.padding = peak - std::max<int64_t>(best, 0);
+  if (!plan.launches.empty()) {
+    const PlannedLaunch& launch = plan.launches[where];
+    peak_.at = StrCat(program.segments()[program.op(launch.op).segment].name, ".",
+                      launch.microbatch, " ", program.OpText(launch.op));
+  }
+}
+
+const std::vector<PlannedLaunch>& MemoryPlan::launches(const Program& program) const {
+  return programs_.at(&program).launches;
+}
+
+std::vector<Kernel>& MemoryPlan::kernels(const Program& program) {
+  return programs_.at(&program).kernels;
+}
+
+std::optional<MemoryPlan::Place> MemoryPlan::Find(const Program& program, TensorId id,
+                                                  int microbatch) const {
+  if (id == kNone) return std::nullopt;
+  const Tensor& t = program.tensor(id);
+  if (InArena(t)) {
+    const PlannedProgram& plan = programs_.at(&program);
+    const std::vector<int>& list = plan.instance_of[id];
+    int found = -1;
+    if (static_cast<size_t>(microbatch + 1) < list.size()) found = list[microbatch + 1];
+    if (found < 0 && !list.empty()) found = list[0];
+    if (found < 0) return std::nullopt;
+    return Place{kArena, plan.instances[found].offset};
+  }
+  if (t.view_of != kNone) {
+    std::optional<Place> base = Find(program, t.view_of, microbatch);
+    if (base) base->offset += t.view_offset * DTypeBytes(t.dtype());
+    return base;
+  }
+  Place place = persistent_.at(t.name).first;
+  if (microbatch > 0 && Copies(program, t) > 1) place.offset += microbatch * Align(t.bytes());
+  return place;
+}
+
+int64_t MemoryPlan::workspace_offset(const Program& program, size_t launch) const {
+  const PlannedProgram& plan = programs_.at(&program);
+  if (plan.workspace_of.empty() || plan.workspace_of[launch] < 0) return -1;
+  return plan.instances[plan.workspace_of[launch]].offset;
+}
+
+}  // namespace capstan

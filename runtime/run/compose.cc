@@ -1,0 +1,436 @@
+#include "runtime/run/compose.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/program/autodiff.h"
+#include "runtime/program/c_types.h"
+#include "runtime/program/program_service.h"
+#include "runtime/run/fuse.h"
+#include "runtime/status.h"
+
+namespace capstan {
+namespace {
+
+constexpr const char* kForwardSegment = "forward/0";
+constexpr const char* kUpdateSegment = "update";
+
+const std::vector<std::string>& StandardPhases() {
+  static const std::vector<std::string> phases = {
+      CAPSTAN_PHASE_ADAPT,    CAPSTAN_PHASE_PRECISION,     CAPSTAN_PHASE_EXPERT,
+      CAPSTAN_PHASE_TENSOR,   CAPSTAN_PHASE_SEQUENCE,      CAPSTAN_PHASE_CONTEXT,
+      CAPSTAN_PHASE_PIPELINE, CAPSTAN_PHASE_DIFFERENTIATE, CAPSTAN_PHASE_RECOMPUTE,
+      CAPSTAN_PHASE_GRADIENT, CAPSTAN_PHASE_COMPRESS,      CAPSTAN_PHASE_FINISH,
+      CAPSTAN_PHASE_UPDATE,   CAPSTAN_PHASE_PUBLISH,       CAPSTAN_PHASE_OFFLOAD,
+      CAPSTAN_PHASE_FUSE,     CAPSTAN_PHASE_SCHEDULE};
+  return phases;
+}
+
+// Builds one Program from the ingredients.
+class Composer {
+ public:
+  Composer(const Ingredients& in, std::string name, bool training, const PhaseObserver& observer)
+      : in_(in), training_(training), observer_(observer) {
+    Program::Options options;
+    options.name = std::move(name);
+    options.microbatches = training ? in.microbatches : 1;
+    options.micro_batch_size = in.micro_batch;
+    options.sequence_length = in.sequence;
+    options.mesh = in.mesh;
+    options_ = std::move(options);
+  }
+
+  absl::StatusOr<std::unique_ptr<Program>> Loss() {
+    Start();
+    CAPSTAN_RETURN_IF_ERROR(EmitModel(CAPSTAN_MODE_FORWARD, 0));
+    CAPSTAN_RETURN_IF_ERROR(EmitLoss());
+    return Finish();
+  }
+
+  absl::StatusOr<std::unique_ptr<Program>> Generate(int mode, const GenerateShape& shape) {
+    options_.micro_batch_size = shape.batch;
+    options_.sequence_length = shape.tokens;
+    Start();
+    CAPSTAN_RETURN_IF_ERROR(EmitModel(mode, shape.cache_length));
+    NewOp head{.kind = "linear", .inputs = {emitted_.hidden, emitted_.head_weight}};
+    CAPSTAN_ASSIGN_OR_RETURN(OpId op, program_->AddOp({kForwardSegment}, std::move(head)));
+    CAPSTAN_RETURN_IF_ERROR(program_->NameTensor(program_->op(op).outputs[0], kLogits));
+    return Finish();
+  }
+
+ private:
+  void Start() { program_ = std::make_unique<Program>(in_.ops, options_); }
+
+  absl::StatusOr<TensorId> Input(const std::string& name, DType dtype, Dims shape, int scope) {
+    const TensorId existing = program_->FindTensor(name);
+    if (existing != kNone) return existing;
+    Tensor t;
+    t.name = name;
+    t.kind = CAPSTAN_INPUT;
+    t.type.dtype = dtype;
+    t.type.shape = std::move(shape);
+    t.scope = scope;
+    return program_->AddTensor(std::move(t));
+  }
+
+  absl::Status EmitModel(int mode, int64_t cache_length) {
+    const int64_t batch = options_.micro_batch_size, sequence = options_.sequence_length;
+    capstan_emit emit{};
+    emit.struct_size = sizeof(emit);
+    emit.mode = mode;
+    emit.training = training_;
+    emit.batch = batch;
+    emit.sequence = sequence;
+    emit.cache_length = cache_length;
+    emit.dtype = in_.precision.vtable->dtype(in_.precision.self, CAPSTAN_ROLE_PARAMETER);
+    emit.position = {sizeof(capstan_position), kForwardSegment, kNone, 0};
+    const int each = CAPSTAN_SCOPE_MICROBATCH;
+    CAPSTAN_ASSIGN_OR_RETURN(emit.tokens, Input("tokens", kI32, {batch, sequence}, each));
+    CAPSTAN_ASSIGN_OR_RETURN(emit.token_position, Input("position", kI32, {batch, sequence}, each));
+    CAPSTAN_ASSIGN_OR_RETURN(emit.sample, Input(kInputSample, kI64, {batch}, each));
+    CAPSTAN_ASSIGN_OR_RETURN(emit.step, Input(kInputStep, kI64, {1}, CAPSTAN_SCOPE_STEP));
+    emit.cache_position = emit.last = kNone;
+    if (mode != CAPSTAN_MODE_FORWARD) {
+      CAPSTAN_ASSIGN_OR_RETURN(emit.cache_position,
+                               Input(kInputCachePosition, kI32, {batch}, each));
+      CAPSTAN_ASSIGN_OR_RETURN(emit.last, Input(kInputLast, kI32, {batch}, each));
+    }
+    program_->AddSegment(kForwardSegment);
+    ProgramHandle handle(*program_);
+    emit.program = handle.get();
+    emitted_.struct_size = sizeof(emitted_);
+    CAPSTAN_RETURN_IF_ERROR(
+        Annotate(FromC(in_.model.vtable->emit(in_.model.self, &emit, &emitted_)),
+                 StrCat("model '", in_.model.id, "'")));
+    return Freeze();
+  }
+
+  // [model] trainable: parameters that match no pattern keep their values.
+  absl::Status Freeze() {
+    if (in_.trainable.empty()) return absl::OkStatus();
+    std::vector<bool> used(in_.trainable.size(), false);
+    for (TensorId t = 0; t < program_->tensor_limit(); ++t) {
+      if (!program_->TensorAlive(t) || program_->tensor(t).kind != CAPSTAN_PARAMETER) continue;
+      bool match = false;
+      for (size_t i = 0; i < in_.trainable.size(); ++i) {
+        if (fnmatch(in_.trainable[i].c_str(), program_->tensor(t).name.c_str(), 0) != 0) continue;
+        match = used[i] = true;
+      }
+      program_->mutable_tensor(t).trainable = program_->tensor(t).trainable && match;
+    }
+    for (size_t i = 0; i < used.size(); ++i) {
+      if (used[i]) continue;
+      return UsageError("model.trainable: pattern '", in_.trainable[i],
+                        "' matches no parameter; `capstan dump` lists their names");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status EmitLoss() {
+    const capstan_objective_v1* objective = in_.objective.vtable;
+    std::vector<capstan_tensor> fields;
+    for (size_t i = 0;; ++i) {
+      const capstan_field* field = objective->field(in_.objective.self, i);
+      if (field == nullptr) break;
+      Dims shape{options_.micro_batch_size};
+      if (field->per_position != 0) shape.push_back(options_.sequence_length);
+      CAPSTAN_ASSIGN_OR_RETURN(TensorId t,
+                               Input(field->name, field->dtype, shape, CAPSTAN_SCOPE_MICROBATCH));
+      fields.push_back(t);
+    }
+    capstan_loss request{};
+    request.struct_size = sizeof(request);
+    CAPSTAN_ASSIGN_OR_RETURN(request.count, Input(kInputCount, kF32, {1}, CAPSTAN_SCOPE_STEP));
+    ProgramHandle handle(*program_);
+    request.program = handle.get();
+    request.position = {sizeof(capstan_position), kForwardSegment, kNone, 0};
+    request.model = &emitted_;
+    request.fields = fields.data();
+    request.field_count = fields.size();
+    request.training = training_;
+    capstan_tensor loss = kNone;
+    CAPSTAN_RETURN_IF_ERROR(Annotate(FromC(objective->emit(in_.objective.self, &request, &loss)),
+                                     StrCat("objective '", in_.objective.id, "'")));
+    if (!program_->TensorAlive(loss)) {
+      return BugError("objective '", in_.objective.id, "' gave no loss tensor");
+    }
+    program_->mutable_tensor(loss).loss_root = true;
+    Tensor metric;
+    metric.name = kMetricLoss;
+    metric.kind = CAPSTAN_STATE;
+    metric.role = "metric";
+    metric.type = program_->tensor(loss).type;
+    metric.type.dtype = kF32;
+    CAPSTAN_ASSIGN_OR_RETURN(TensorId sum, program_->AddTensor(std::move(metric)));
+    NewOp add{.kind = "accumulate", .inputs = {loss}, .attrs = {}, .outputs = {sum}};
+    return program_->AddOp({kForwardSegment}, std::move(add)).status();
+  }
+
+  absl::StatusOr<std::unique_ptr<Program>> Finish() {
+    CAPSTAN_ASSIGN_OR_RETURN(std::vector<std::string> phases, PhaseOrder(in_));
+    for (const std::string& phase : phases) {
+      if (observer_) observer_(*program_, phase, true);
+      CAPSTAN_RETURN_IF_ERROR(Phase(phase));
+      if (observer_) observer_(*program_, phase, false);
+    }
+    return std::move(program_);
+  }
+
+  absl::Status Phase(const std::string& phase) {
+    CAPSTAN_RETURN_IF_ERROR(HostPhase(phase));
+    for (const Instance<capstan_strategy_v1>& s : in_.strategies) {
+      for (size_t i = 0;; ++i) {
+        const capstan_phase* own = s.vtable->phase(s.self, i);
+        if (own == nullptr) break;
+        if (phase != own->id) continue;
+        ProgramHandle handle(*program_);
+        CAPSTAN_RETURN_IF_ERROR(Annotate(
+            FromC(s.vtable->rewrite(s.self, phase.c_str(), handle.get())),
+            StrCat("strategy '", s.id, "', phase '", phase, "', program '", options_.name, "'")));
+        CAPSTAN_RETURN_IF_ERROR(Annotate(
+            program_->Infer(), StrCat("after strategy '", s.id, "', phase '", phase, "'")));
+      }
+    }
+    if (phase == CAPSTAN_PHASE_SCHEDULE) return Tidy();
+    return absl::OkStatus();
+  }
+
+  absl::Status HostPhase(const std::string& phase) {
+    if (phase == CAPSTAN_PHASE_PRECISION) {
+      ProgramHandle handle(*program_);
+      CAPSTAN_RETURN_IF_ERROR(
+          Annotate(FromC(in_.precision.vtable->rewrite(in_.precision.self, handle.get())),
+                   StrCat("precision '", in_.precision.id, "'")));
+      return program_->Infer();
+    }
+    if (phase == CAPSTAN_PHASE_FUSE) return FuseLinearGelu(*program_, in_.fusions);
+    if (phase == CAPSTAN_PHASE_SCHEDULE) {
+      program_->SetDefaultSchedule();
+      return absl::OkStatus();
+    }
+    if (!training_) return absl::OkStatus();
+    if (phase == CAPSTAN_PHASE_DIFFERENTIATE) {
+      DifferentiateOptions options;
+      options.gradient_dtype =
+          in_.precision.vtable->dtype(in_.precision.self, CAPSTAN_ROLE_GRADIENT);
+      return Differentiate(*program_, options);
+    }
+    if (phase == CAPSTAN_PHASE_FINISH) return ClipPhase();
+    if (phase == CAPSTAN_PHASE_UPDATE) return UpdatePhase();
+    return absl::OkStatus();
+  }
+
+  std::vector<TensorId> Gradients() const {
+    std::vector<TensorId> gradients;
+    for (TensorId t = 0; t < program_->tensor_limit(); ++t) {
+      if (program_->TensorAlive(t) && program_->tensor(t).kind == CAPSTAN_GRADIENT)
+        gradients.push_back(t);
+    }
+    return gradients;
+  }
+
+  absl::Status RefusePartial() const {
+    std::map<std::string, int> partial;
+    for (TensorId t : Gradients()) {
+      for (const AxisPlacement& p : program_->tensor(t).placement())
+        partial[p.axis] += p.kind == CAPSTAN_PARTIAL;
+    }
+    for (const auto& [axis, count] : partial) {
+      if (count == 0) continue;
+      return UsageError("gradients of ", count, " parameters are partial over ", axis,
+                        "; add a strategy that reduces them (dp, zero1, zero2, zero3, fsdp)");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ClipPhase() {
+    CAPSTAN_RETURN_IF_ERROR(RefusePartial());
+    const std::vector<TensorId> gradients = Gradients();
+    if (gradients.empty()) {
+      return UsageError("no parameter is trainable; check model.trainable");
+    }
+    program_->AddSegment(kUpdateSegment);
+    guard_ = kNone;
+    if (in_.precision.vtable->finish != nullptr) {
+      ProgramHandle handle(*program_);
+      CAPSTAN_RETURN_IF_ERROR(
+          FromC(in_.precision.vtable->finish(in_.precision.self, handle.get(), &guard_)));
+    }
+    NewOp squares{.kind = "sum_squares", .inputs = gradients};
+    CAPSTAN_ASSIGN_OR_RETURN(OpId norm2, program_->AddOp({kUpdateSegment}, std::move(squares)));
+    NewOp clip{.kind = "clip_scale",
+               .inputs = {program_->op(norm2).outputs[0]},
+               .attrs = Attrs{{"clip", in_.clip_norm}}};
+    CAPSTAN_ASSIGN_OR_RETURN(OpId scale, program_->AddOp({kUpdateSegment}, std::move(clip)));
+    gradient_scale_ = program_->op(scale).outputs[1];
+    return program_->NameTensor(program_->op(scale).outputs[0], kGradNorm);
+  }
+
+  const UpdateGroup& GroupOf(const std::string& parameter) const {
+    for (const UpdateGroup& group : in_.optimizers) {
+      for (const std::string& pattern : group.match) {
+        if (fnmatch(pattern.c_str(), parameter.c_str(), 0) == 0) return group;
+      }
+    }
+    return in_.optimizers.back();
+  }
+
+  absl::Status UpdatePhase() {
+    for (TensorId gradient : Gradients()) CAPSTAN_RETURN_IF_ERROR(UpdateOne(gradient));
+    return absl::OkStatus();
+  }
+
+  absl::Status UpdateOne(TensorId gradient) {
+    const Tensor parameter = program_->tensor(program_->tensor(gradient).of);
+    const UpdateGroup& group = GroupOf(parameter.name);
+    const capstan_optimizer_v1* optimizer = group.optimizer.vtable;
+    TensorView view;
+    view.Fill(parameter);
+    std::vector<capstan_tensor> states;
+    for (size_t i = 0;; ++i) {
+      const capstan_optimizer_state* wanted = optimizer->state(group.optimizer.self, &view.desc, i);
+      if (wanted == nullptr) break;
+      Tensor state;
+      state.name = StrCat(parameter.name, ".", std::string(wanted->role));
+      state.kind = CAPSTAN_STATE;
+      state.role = wanted->role;
+      state.of = parameter.id;
+      state.layer = parameter.layer;
+      state.type = parameter.type;
+      state.type.dtype = wanted->dtype;
+      state.init = {CAPSTAN_INIT_CONSTANT, wanted->initial, 0};
+      if (wanted->scalar != 0) {
+        state.type.shape = {1};
+        state.type.placement.clear();
+      } else {
+        state.global_shape = parameter.global_shape;
+        state.slice_start = parameter.slice_start;
+      }
+      CAPSTAN_ASSIGN_OR_RETURN(TensorId id, program_->AddTensor(std::move(state)));
+      states.push_back(id);
+    }
+    capstan_update update{};
+    update.struct_size = sizeof(update);
+    update.position = {sizeof(capstan_position), kUpdateSegment, kNone, 0};
+    update.parameter = parameter.id;
+    update.gradient = gradient;
+    update.states = states.data();
+    update.state_count = states.size();
+    CAPSTAN_ASSIGN_OR_RETURN(update.learning_rate,
+                             Input(group.lr_input, kF32, {1}, CAPSTAN_SCOPE_STEP));
+    CAPSTAN_ASSIGN_OR_RETURN(update.step, Input(kInputStep, kI64, {1}, CAPSTAN_SCOPE_STEP));
+    update.gradient_scale = gradient_scale_;
+    update.guard = guard_;
+    update.weight_decay =
+        group.decay_all || parameter.shape().size() >= 2 ? group.weight_decay : 0.0;
+    ProgramHandle handle(*program_);
+    update.program = handle.get();
+    return Annotate(
+        FromC(optimizer->emit(group.optimizer.self, &update)),
+        StrCat("optimizer '", group.optimizer.id, "', parameter '", parameter.name, "'"));
+  }
+
+  // Drops what nothing reads: dead ops, and inputs this composition has no use for.
+  absl::Status Tidy() {
+    RemoveDeadOps(*program_);
+    for (TensorId t = 0; t < program_->tensor_limit(); ++t) {
+      if (!program_->TensorAlive(t) || program_->tensor(t).kind != CAPSTAN_INPUT) continue;
+      if (program_->Users(t).empty()) CAPSTAN_RETURN_IF_ERROR(program_->RemoveTensor(t));
+    }
+    return absl::OkStatus();
+  }
+
+  const Ingredients& in_;
+  bool training_;
+  const PhaseObserver& observer_;
+  Program::Options options_;
+  std::unique_ptr<Program> program_;
+  capstan_emitted emitted_{};
+  TensorId gradient_scale_ = kNone;
+  TensorId guard_ = kNone;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> PhaseOrder(const Ingredients& in) {
+  std::vector<std::string> order = StandardPhases();
+  for (const Instance<capstan_strategy_v1>& s : in.strategies) {
+    for (size_t i = 0;; ++i) {
+      const capstan_phase* phase = s.vtable->phase(s.self, i);
+      if (phase == nullptr) break;
+      if (std::find(order.begin(), order.end(), phase->id) != order.end()) continue;
+      auto place = order.end();
+      if (phase->after != nullptr) {
+        place = std::find(order.begin(), order.end(), phase->after);
+        if (place != order.end()) ++place;
+      } else if (phase->before != nullptr) {
+        place = std::find(order.begin(), order.end(), phase->before);
+      }
+      if (place == order.end() && !(phase->after != nullptr && order.back() == phase->after)) {
+        return UsageError("strategy '", s.id, "' names phase '", std::string(phase->id),
+                          "', which is not a standard phase and is not placed after or before one");
+      }
+      order.insert(place, phase->id);
+    }
+  }
+  return order;
+}
+
+absl::Status CheckStrategies(const Ingredients& in) {
+  auto present = [&](const std::string& id) {
+    return std::any_of(in.strategies.begin(), in.strategies.end(),
+                       [&](const auto& s) { return s.id == id; });
+  };
+  std::vector<std::string> used;
+  for (const Instance<capstan_strategy_v1>& s : in.strategies) {
+    const char* const* list =
+        s.vtable->conflicts != nullptr ? s.vtable->conflicts(s.self) : nullptr;
+    for (; list != nullptr && *list != nullptr; ++list) {
+      if (present(*list)) {
+        return UsageError("strategies '", s.id, "' and '", std::string(*list),
+                          "' cannot be combined; remove one [[strategy]]");
+      }
+    }
+    list = s.vtable->needs != nullptr ? s.vtable->needs(s.self) : nullptr;
+    for (; list != nullptr && *list != nullptr; ++list) {
+      if (!present(*list)) {
+        return UsageError("strategy '", s.id, "' needs strategy '", std::string(*list),
+                          "'; add a [[strategy]] with plugin = \"", std::string(*list), "\"");
+      }
+    }
+    for (size_t i = 0; s.vtable->axis != nullptr; ++i) {
+      const capstan_axis_use* use = s.vtable->axis(s.self, i);
+      if (use == nullptr) break;
+      used.emplace_back(use->axis);
+    }
+  }
+  for (const auto& [axis, size] : in.mesh.axes) {
+    if (size <= 1 || std::find(used.begin(), used.end(), axis) != used.end()) continue;
+    return UsageError("mesh.", axis, " = ", size, ", but no strategy uses axis '", axis,
+                      "'; add one or set it to 1");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Program>> ComposeTrain(const Ingredients& in,
+                                                      const PhaseObserver& observer) {
+  CAPSTAN_RETURN_IF_ERROR(CheckStrategies(in));
+  return Composer(in, "train", true, observer).Loss();
+}
+
+absl::StatusOr<std::unique_ptr<Program>> ComposeEval(const Ingredients& in,
+                                                     const PhaseObserver& observer) {
+  CAPSTAN_RETURN_IF_ERROR(CheckStrategies(in));
+  return Composer(in, "eval", false, observer).Loss();
+}
+
+absl::StatusOr<std::unique_ptr<Program>> ComposeGenerate(const Ingredients& in, int mode,
+                                                         const GenerateShape& shape,
+                                                         const PhaseObserver& observer) {
+  const char* name = mode == CAPSTAN_MODE_PREFILL ? "prefill" : "decode";
+  return Composer(in, name, false, observer).Generate(mode, shape);
+}
+
+}  // namespace capstan

@@ -1,0 +1,312 @@
+#include "runtime/run/trainer.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "absl/strings/str_format.h"
+#include "runtime/run/files.h"
+#include "runtime/run/learning_rate.h"
+#include "runtime/run/progress.h"
+#include "runtime/run/run_lock.h"
+#include "runtime/run/trace.h"
+#include "runtime/status.h"
+
+namespace capstan {
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Set by the handlers below; the one place a signal handler can reach.
+std::atomic<int> stop_signal{0};
+
+// Catches stop requests for the length of a run and puts the old handlers back.
+class StopRequests {
+ public:
+  StopRequests() {
+    stop_signal = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int s) { stop_signal = s; };
+    sigemptyset(&action.sa_mask);
+    action.sa_flags = SA_RESETHAND;  // a second request kills
+    for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &before_[i]);
+  }
+  ~StopRequests() {
+    for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+  }
+  bool any() const { return stop_signal != 0; }
+
+ private:
+  static constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
+  struct sigaction before_[std::size(kSignals)];
+};
+
+class Trainer {
+ public:
+  Trainer(Session& session, const TrainOptions& options)
+      : session_(session), run_(session.config().run), options_(options) {}
+
+  absl::StatusOr<TrainResult> Run() {
+    CAPSTAN_RETURN_IF_ERROR(OpenDirectory());
+    CAPSTAN_RETURN_IF_ERROR(Prepare());
+    CAPSTAN_RETURN_IF_ERROR(Restore());
+    CAPSTAN_ASSIGN_OR_RETURN(trackers_, session_.OpenTrackers(run_.dir, resumed_ ? step_ : -1));
+    Progress progress(options_.terminal, options_.print_every > 0
+                                             ? options_.print_every
+                                             : std::max<int64_t>(1, steps_ / 50));
+    progress_ = &progress;
+    Announce();
+    StopRequests stop;
+    const double start = Now();
+    const int64_t first = step_;
+    while (step_ < steps_ && !stop.any()) {
+      CAPSTAN_RETURN_IF_ERROR(Step(start, first));
+      CAPSTAN_RETURN_IF_ERROR(MaybeValidate());
+      if (run_.checkpoint_every > 0 && step_ % run_.checkpoint_every == 0 && step_ < steps_) {
+        CAPSTAN_RETURN_IF_ERROR(Save());
+      }
+    }
+    if (step_ > first || !resumed_) CAPSTAN_RETURN_IF_ERROR(Save());
+    for (Tracker& t : trackers_) CAPSTAN_RETURN_IF_ERROR(t->flush(t.self()));
+    result_.step = step_;
+    result_.stopped_on_request = step_ < steps_;
+    return result_;
+  }
+
+ private:
+  std::string CheckpointDirectory() const { return run_.dir + "/checkpoints"; }
+
+  absl::Status OpenDirectory() {
+    CAPSTAN_RETURN_IF_ERROR(MakeDirectories(CheckpointDirectory()));
+    CAPSTAN_ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(run_.dir));
+    lock_.emplace(std::move(lock));
+    CAPSTAN_ASSIGN_OR_RETURN(store_, session_.store());
+    CAPSTAN_RETURN_IF_ERROR(FromC((*store_)->clean(store_->self(), CheckpointDirectory().c_str())));
+    CAPSTAN_ASSIGN_OR_RETURN(checkpoint_, NewestCheckpoint(*store_, CheckpointDirectory()));
+    if (options_.fresh && !checkpoint_.empty()) {
+      return UsageError("--fresh: ", run_.dir, " already holds a run (", checkpoint_,
+                        "); move it away first, for example: mv ", run_.dir, " ", run_.dir, ".old");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Prepare() {
+    CAPSTAN_ASSIGN_OR_RETURN(data_, session_.OpenData(CAPSTAN_SPLIT_TRAIN));
+    CAPSTAN_ASSIGN_OR_RETURN(steps_, session_.Steps(data_->epoch_size(data_.self())));
+    CAPSTAN_ASSIGN_OR_RETURN(Device * device, session_.device());
+    CAPSTAN_ASSIGN_OR_RETURN(train_, ComposeTrain(session_.ingredients()));
+    CAPSTAN_RETURN_IF_ERROR(plan_.Add(*train_, device, run_.seed));
+    if (run_.validation_every > 0) {
+      CAPSTAN_ASSIGN_OR_RETURN(validation_, session_.OpenData(CAPSTAN_SPLIT_VALIDATION));
+    }
+    CAPSTAN_ASSIGN_OR_RETURN(eval_, ComposeEval(session_.ingredients()));
+    if (validation_) CAPSTAN_RETURN_IF_ERROR(plan_.Add(*eval_, device, run_.seed));
+    const bool from_scratch = checkpoint_.empty() && run_.weights.empty();
+    CAPSTAN_ASSIGN_OR_RETURN(init_, ComposeInit(*train_, from_scratch));
+    CAPSTAN_RETURN_IF_ERROR(plan_.Add(*init_, device, run_.seed));
+    CAPSTAN_ASSIGN_OR_RETURN(storage_, Storage::Allocate(device, &plan_));
+    CAPSTAN_RETURN_IF_ERROR(storage_->CheckLedger());
+    CAPSTAN_ASSIGN_OR_RETURN(step_executor_, Executor::Compile(train_.get(), storage_.get()));
+    CAPSTAN_ASSIGN_OR_RETURN(BatchLoader loader, BatchLoader::Create(&data_, &session_.objective(),
+                                                                     train_.get(), storage_.get()));
+    train_loader_.emplace(std::move(loader));
+    if (validation_) {
+      CAPSTAN_ASSIGN_OR_RETURN(eval_executor_, Executor::Compile(eval_.get(), storage_.get()));
+      CAPSTAN_ASSIGN_OR_RETURN(
+          BatchLoader v,
+          BatchLoader::Create(&validation_, &session_.objective(), eval_.get(), storage_.get()));
+      eval_loader_.emplace(std::move(v));
+    }
+    CAPSTAN_ASSIGN_OR_RETURN(flops_per_step_, ModelFlops(*eval_, run_.global_batch));
+    CAPSTAN_ASSIGN_OR_RETURN(capstan_roofline roofline, device->Measure(kF32));
+    peak_flops_ = roofline.matmul_flops;
+    return absl::OkStatus();
+  }
+
+  absl::Status Restore() {
+    CAPSTAN_ASSIGN_OR_RETURN(model_config_, session_.ModelConfigJson());
+    CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Executor> init,
+                             Executor::Compile(init_.get(), storage_.get()));
+    CAPSTAN_RETURN_IF_ERROR(init->Run(0));
+    if (!checkpoint_.empty()) {
+      CAPSTAN_ASSIGN_OR_RETURN(CheckpointInfo info,
+                               LoadCheckpoint(*store_, checkpoint_, *train_, *storage_));
+      if (info.seed != run_.seed) {
+        return UsageError(checkpoint_, " was written with run.seed = ", info.seed,
+                          ", the config says ", run_.seed,
+                          "; use the same seed, or another run.dir");
+      }
+      step_ = info.step;
+      samples_ = info.samples;
+      resumed_ = true;
+    } else if (!run_.weights.empty()) {
+      CAPSTAN_ASSIGN_OR_RETURN(std::vector<std::string> unused,
+                               LoadWeights(*store_, run_.weights, *train_, *storage_));
+      if (!unused.empty()) {
+        notices_.push_back(StrCat("warning: ", unused.size(), " tensors of ", run_.weights,
+                                  " are not used, the first is '", unused[0], "'"));
+      }
+    }
+    return WriteFileAtomically(run_.dir + "/config.toml", session_.config().resolved_toml);
+  }
+
+  void Announce() {
+    int64_t parameters = 0;
+    for (TensorId t = 0; t < train_->tensor_limit(); ++t) {
+      if (train_->TensorAlive(t) && train_->tensor(t).kind == CAPSTAN_PARAMETER)
+        parameters += train_->tensor(t).elements();
+    }
+    progress_->Line(absl::StrFormat(
+        "%s: %s, %.2fM parameters, %d steps of %d x %d tokens, %.1f MB, device %s", run_.name,
+        session_.ingredients().model.id, 1e-6 * parameters, steps_, run_.global_batch,
+        run_.sequence_length, 1e-6 * plan_.total_bytes(), storage_->device()->description()));
+    if (resumed_) progress_->Line(StrCat("resumed from ", checkpoint_, " at step ", step_));
+    for (const std::string& notice : notices_) progress_->Line(notice);
+  }
+
+  absl::Status Step(double start, int64_t first) {
+    const double begin = Now();
+    CAPSTAN_ASSIGN_OR_RETURN(const double weight, train_loader_->Load(samples_));
+    const auto& groups = session_.ingredients().optimizers;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const double rate = session_.Rate(g, step_, steps_);
+      CAPSTAN_RETURN_IF_ERROR(
+          SetScalar(*train_, *storage_, groups[g].lr_input, static_cast<float>(rate)));
+    }
+    CAPSTAN_RETURN_IF_ERROR(SetScalar(*train_, *storage_, kInputStep, step_ + 1));
+    if (options_.trace && step_ + 1 == steps_) {
+      CAPSTAN_RETURN_IF_ERROR(TracedStep());
+    } else {
+      CAPSTAN_RETURN_IF_ERROR(step_executor_->Run(step_));
+    }
+    CAPSTAN_ASSIGN_OR_RETURN(const double loss, GetScalar(*train_, *storage_, kMetricLoss));
+    CAPSTAN_ASSIGN_OR_RETURN(const double norm, GetScalar(*train_, *storage_, kGradNorm));
+    if (!std::isfinite(loss) || !std::isfinite(norm)) {
+      return DataError("step ", step_ + 1, ": loss is ", loss, " and the gradient norm ", norm,
+                       " (samples ", samples_, " to ", samples_ + run_.global_batch - 1,
+                       "); no checkpoint was written from it",
+                       checkpoint_.empty() ? "" : StrCat(", ", checkpoint_, " is intact"),
+                       "; lower optimizer.lr, lengthen optimizer.schedule.warmup_steps or set "
+                       "optimizer.clip_norm");
+    }
+    ++step_;
+    samples_ += run_.global_batch;
+    tokens_ = samples_ * run_.sequence_length;
+    result_.last_loss = loss;
+    const double seconds = std::max(1e-9, Now() - begin);
+    StepReport report;
+    report.step = step_;
+    report.steps = steps_;
+    report.loss = loss;
+    report.grad_norm = norm;
+    report.lr = session_.Rate(groups.size() - 1, step_ - 1, steps_);
+    report.tokens_per_s = static_cast<double>(run_.global_batch * run_.sequence_length) / seconds;
+    report.mfu = peak_flops_ > 0 ? flops_per_step_ / seconds / peak_flops_ : 0;
+    report.eta_s =
+        (Now() - start) / static_cast<double>(step_ - first) * static_cast<double>(steps_ - step_);
+    progress_->Step(report);
+    return Track(report, weight);
+  }
+
+  absl::Status Track(const StepReport& r, double weight) {
+    const size_t size = sizeof(capstan_metric);
+    const capstan_metric metrics[] = {
+        {size, "loss", r.loss, 0, 0},   {size, "grad_norm", r.grad_norm, 0, 0},
+        {size, "lr", r.lr, 0, 0},       {size, "tokens", static_cast<double>(tokens_), 1, 0},
+        {size, "weight", weight, 1, 0}, {size, "tokens_per_s", r.tokens_per_s, 0, 0},
+        {size, "mfu", r.mfu, 0, 0},
+    };
+    for (Tracker& t : trackers_) {
+      CAPSTAN_RETURN_IF_ERROR(t->metrics(t.self(), "train", r.step, metrics, std::size(metrics)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status TracedStep() {
+    std::vector<LaunchTime> times;
+    CAPSTAN_RETURN_IF_ERROR(step_executor_->RunTimed(step_, times));
+    CAPSTAN_RETURN_IF_ERROR(MakeDirectories(run_.dir + "/trace"));
+    const std::string path = absl::StrFormat("%s/trace/step-%08d.json", run_.dir, step_ + 1);
+    progress_->Line(StrCat("trace: ", path));
+    return WriteFileAtomically(path, TraceJson(*train_, times));
+  }
+
+  absl::Status MaybeValidate() {
+    if (!validation_ || (step_ % run_.validation_every != 0 && step_ != steps_))
+      return absl::OkStatus();
+    double sum = 0, total = 0;
+    const int64_t loads =
+        std::max<int64_t>(1, run_.validation_batches * run_.global_batch / run_.micro_batch);
+    for (int64_t i = 0; i < loads; ++i) {
+      CAPSTAN_ASSIGN_OR_RETURN(const double weight, eval_loader_->Load(i * run_.micro_batch));
+      CAPSTAN_RETURN_IF_ERROR(eval_executor_->Run(step_));
+      CAPSTAN_ASSIGN_OR_RETURN(const double loss, GetScalar(*eval_, *storage_, kMetricLoss));
+      sum += loss * weight;
+      total += weight;
+    }
+    const double loss = sum / total;
+    progress_->Line(absl::StrFormat("step %d  validation loss %.4f  (perplexity %.2f)", step_, loss,
+                                    std::exp(loss)));
+    const capstan_metric metric{sizeof(capstan_metric), "loss", loss, 0, 0};
+    for (Tracker& t : trackers_)
+      CAPSTAN_RETURN_IF_ERROR(t->metrics(t.self(), "validation", step_, &metric, 1));
+    return absl::OkStatus();
+  }
+
+  absl::Status Save() {
+    for (Tracker& t : trackers_) CAPSTAN_RETURN_IF_ERROR(t->flush(t.self()));
+    CheckpointInfo info;
+    info.step = step_;
+    info.samples = samples_;
+    info.seed = run_.seed;
+    info.config_toml = session_.config().resolved_toml;
+    info.model_config_json = model_config_;
+    CAPSTAN_RETURN_IF_ERROR(SaveCheckpoint(*store_, CheckpointDirectory(), *train_, *storage_, info,
+                                           run_.checkpoint_keep));
+    checkpoint_ = absl::StrFormat("%s/step-%08d", CheckpointDirectory(), step_);
+    progress_->Line(StrCat("checkpoint: ", checkpoint_));
+    return absl::OkStatus();
+  }
+
+  Session& session_;
+  const RunConfig& run_;
+  const TrainOptions& options_;
+  std::optional<RunLock> lock_;
+  const Store* store_ = nullptr;
+  std::string checkpoint_;
+  bool resumed_ = false;
+  Dataset data_, validation_;
+  std::unique_ptr<Program> train_, eval_, init_;
+  MemoryPlan plan_;
+  std::unique_ptr<Storage> storage_;
+  std::unique_ptr<Executor> step_executor_, eval_executor_;
+  std::optional<BatchLoader> train_loader_, eval_loader_;
+  std::vector<Tracker> trackers_;
+  std::vector<std::string> notices_;
+  std::string model_config_;
+  Progress* progress_ = nullptr;
+  int64_t step_ = 0, steps_ = 0, samples_ = 0, tokens_ = 0;
+  double flops_per_step_ = 0, peak_flops_ = 0;
+  TrainResult result_;
+};
+
+}  // namespace
+
+absl::StatusOr<TrainResult> Train(Session& session, const TrainOptions& options) {
+  return Trainer(session, options).Run();
+}
+
+}  // namespace capstan

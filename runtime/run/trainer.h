@@ -1,0 +1,32 @@
+// The default driver: steps, validation, checkpoints, metrics, and stopping when asked.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/run/session.h"
+
+namespace capstan {
+
+struct TrainOptions {
+  bool fresh = false;       // refuse to start where a run already is
+  bool trace = false;       // write trace/step-<n>.json of the last step
+  bool terminal = false;    // redraw one progress line instead of printing lines
+  int64_t print_every = 1;  // steps between plain lines; 0: choose
+};
+
+// How a run ended.
+struct TrainResult {
+  int64_t step = 0;
+  bool stopped_on_request = false;
+  double last_loss = 0;
+};
+
+// Trains the session's config to its end, resuming from the newest complete checkpoint of its run
+// directory. SIGTERM, SIGINT and SIGUSR1 end the run after the current step with a checkpoint.
+absl::StatusOr<TrainResult> Train(Session& session, const TrainOptions& options);
+
+}  // namespace capstan

@@ -1,0 +1,385 @@
+#include "runtime/run/weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "runtime/program/hash.h"
+#include "runtime/run/convert.h"
+#include "runtime/status.h"
+
+namespace capstan {
+namespace {
+
+constexpr const char* kModelGroup = "model";
+constexpr const char* kOptimizerGroup = "optimizer";
+constexpr const char* kManifest = "capstan.json";
+
+// Where a tensor lies in the store: a hyper-rectangle of a named stored tensor.
+struct StoredSlice {
+  std::string name, group;
+  Dims shape;  // of the whole stored tensor
+  Dims start, extent;
+  bool transposed = false;
+};
+
+bool Saved(const Tensor& t) {
+  if (t.view_of != kNone) return false;
+  if (t.kind == CAPSTAN_PARAMETER) return true;
+  return t.kind == CAPSTAN_STATE && t.role != "metric" && t.role != "cache";
+}
+
+StoredSlice SliceOf(const Tensor& t) {
+  StoredSlice s;
+  s.group = t.kind == CAPSTAN_PARAMETER ? kModelGroup : kOptimizerGroup;
+  s.name = t.name;
+  s.shape = t.global_shape;
+  s.start = t.slice_start;
+  s.extent = t.shape();
+  if (t.kind != CAPSTAN_PARAMETER || t.external.name.empty()) return s;
+  s.name = t.external.name;
+  if (t.external.shape.empty()) return s;
+  s.transposed = t.external.transposed;
+  s.shape = t.external.shape;
+  if (s.transposed) {
+    std::reverse(s.start.begin(), s.start.end());
+    std::reverse(s.extent.begin(), s.extent.end());
+  }
+  for (size_t d = 0; d < s.start.size(); ++d) s.start[d] += t.external.start[d];
+  return s;
+}
+
+std::vector<TensorId> SavedTensors(const Program& program, bool parameters_only) {
+  std::vector<TensorId> list;
+  for (TensorId t = 0; t < program.tensor_limit(); ++t) {
+    if (!program.TensorAlive(t) || !Saved(program.tensor(t))) continue;
+    if (parameters_only && program.tensor(t).kind != CAPSTAN_PARAMETER) continue;
+    list.push_back(t);
+  }
+  return list;
+}
+
+// The stored tensors that cover `list`, each once.
+absl::StatusOr<std::vector<std::pair<StoredSlice, DType>>> Declare(
+    const Program& program, const std::vector<TensorId>& list) {
+  std::map<std::pair<std::string, std::string>, std::pair<StoredSlice, DType>> all;
+  for (TensorId id : list) {
+    const Tensor& t = program.tensor(id);
+    StoredSlice s = SliceOf(t);
+    auto [it, fresh] = all.try_emplace({s.group, s.name}, s, t.dtype());
+    if (!fresh && (it->second.first.shape != s.shape || !SameDType(it->second.second, t.dtype()))) {
+      return BugError("parameter '", t.name, "' says stored tensor '", s.name, "' has shape ",
+                      ShapeString(s.shape), ", another parameter says ",
+                      ShapeString(it->second.first.shape));
+    }
+  }
+  std::vector<std::pair<StoredSlice, DType>> declared;
+  for (auto& [key, value] : all) declared.push_back(std::move(value));
+  return declared;
+}
+
+capstan_store_slice CSlice(const StoredSlice& s, void* data) {
+  return {sizeof(capstan_store_slice),
+          s.name.c_str(),
+          s.group.c_str(),
+          static_cast<int32_t>(s.start.size()),
+          s.start.data(),
+          s.extent.data(),
+          data};
+}
+
+absl::Status PutTensor(const Store& store, void* writer, const Program& program, Storage& storage,
+                       TensorId id, std::vector<char>& host, std::vector<char>& turned) {
+  const Tensor& t = program.tensor(id);
+  host.resize(t.bytes());
+  CAPSTAN_RETURN_IF_ERROR(
+      storage.device()->Copy(host.data(), storage.Data(program, id), t.bytes()));
+  const StoredSlice s = SliceOf(t);
+  char* data = host.data();
+  if (s.transposed) {
+    turned.resize(t.bytes());
+    Transpose(host.data(), t.shape()[0], t.shape()[1], DTypeBytes(t.dtype()), turned.data());
+    data = turned.data();
+  }
+  const capstan_store_slice slice = CSlice(s, data);
+  return FromC(store->put(store.self(), writer, &slice));
+}
+
+struct NamedText {
+  std::string name, text;
+};
+
+absl::Status WriteBundle(const Store& store, const std::string& path, const Program& program,
+                         Storage& storage, bool parameters_only,
+                         const std::vector<NamedText>& texts) {
+  const std::vector<TensorId> list = SavedTensors(program, parameters_only);
+  CAPSTAN_ASSIGN_OR_RETURN(auto declared, Declare(program, list));
+  std::vector<capstan_store_tensor> tensors;
+  for (const auto& [s, dtype] : declared) {
+    tensors.push_back({sizeof(capstan_store_tensor), s.name.c_str(), s.group.c_str(), dtype,
+                       static_cast<int32_t>(s.shape.size()), s.shape.data()});
+  }
+  void* writer = nullptr;
+  CAPSTAN_RETURN_IF_ERROR(
+      store->begin(store.self(), path.c_str(), tensors.data(), tensors.size(), &writer));
+  auto write = [&]() -> absl::Status {
+    std::vector<char> host, turned;
+    for (TensorId id : list) {
+      CAPSTAN_RETURN_IF_ERROR(PutTensor(store, writer, program, storage, id, host, turned));
+    }
+    for (const NamedText& t : texts) {
+      CAPSTAN_RETURN_IF_ERROR(
+          store->put_text(store.self(), writer, t.name.c_str(), t.text.data(), t.text.size()));
+    }
+    return absl::OkStatus();
+  };
+  if (absl::Status s = write(); !s.ok()) {
+    store->abort(store.self(), writer);
+    return Annotate(s, StrCat("writing ", path));
+  }
+  return Annotate(FromC(store->commit(store.self(), writer)), StrCat("writing ", path));
+}
+
+// An open bundle.
+class Reader {
+ public:
+  static absl::StatusOr<std::unique_ptr<Reader>> Open(const Store& store, const std::string& path) {
+    void* handle = nullptr;
+    CAPSTAN_RETURN_IF_ERROR(store->open(store.self(), path.c_str(), &handle));
+    std::unique_ptr<Reader> reader(new Reader(store, handle, path));
+    for (size_t i = 0; i < store->tensor_count(store.self(), handle); ++i) {
+      capstan_store_tensor t{};
+      t.struct_size = sizeof(t);
+      CAPSTAN_RETURN_IF_ERROR(store->tensor(store.self(), handle, i, &t));
+      reader->tensors_[{t.group, t.name}] = {t.dtype, Dims(t.shape, t.shape + t.ndim), false};
+    }
+    return reader;
+  }
+  ~Reader() { store_->close(store_.self(), handle_); }
+
+  absl::StatusOr<std::string> Text(const std::string& name) const {
+    const char* text = nullptr;
+    size_t size = 0;
+    CAPSTAN_RETURN_IF_ERROR(store_->get_text(store_.self(), handle_, name.c_str(), &text, &size));
+    return std::string(text, size);
+  }
+
+  // Published models name the same tensor with or without their outer module.
+  absl::Status Resolve(StoredSlice& s) const {
+    if (tensors_.contains({s.group, s.name})) return absl::OkStatus();
+    if (s.group == kModelGroup) {
+      for (const std::string prefix : {"transformer.", "model."}) {
+        const std::string other =
+            s.name.starts_with(prefix) ? s.name.substr(prefix.size()) : prefix + s.name;
+        if (!tensors_.contains({s.group, other})) continue;
+        s.name = other;
+        return absl::OkStatus();
+      }
+    }
+    return DataError("tensor '", s.name, "' is not in ", path_,
+                     "; is this another model's weights?");
+  }
+
+  absl::Status Get(const Program& program, Storage& storage, TensorId id) {
+    const Tensor& t = program.tensor(id);
+    StoredSlice s = SliceOf(t);
+    CAPSTAN_RETURN_IF_ERROR(Resolve(s));
+    Stored& stored = tensors_[{s.group, s.name}];
+    stored.used = true;
+    if (stored.shape != s.shape) {
+      return DataError("tensor '", s.name, "' in ", path_, " has shape ", ShapeString(stored.shape),
+                       ", the model's '", t.name, "' needs ", ShapeString(s.shape),
+                       "; check the model's options against the weights");
+    }
+    host_.resize(t.elements() * DTypeBytes(stored.dtype));
+    const capstan_store_slice slice = CSlice(s, host_.data());
+    CAPSTAN_RETURN_IF_ERROR(store_->get(store_.self(), handle_, &slice));
+    if (!SameDType(stored.dtype, t.dtype())) {
+      converted_.resize(t.bytes());
+      CAPSTAN_RETURN_IF_ERROR(
+          Annotate(Convert(host_.data(), stored.dtype, converted_.data(), t.dtype(), t.elements()),
+                   StrCat("tensor '", s.name, "' in ", path_)));
+      host_.swap(converted_);
+    }
+    char* data = host_.data();
+    if (s.transposed) {
+      turned_.resize(t.bytes());
+      Transpose(host_.data(), t.shape()[1], t.shape()[0], DTypeBytes(t.dtype()), turned_.data());
+      data = turned_.data();
+    }
+    return storage.device()->Copy(storage.Data(program, id), data, t.bytes());
+  }
+
+  std::vector<std::string> Unused() const {
+    std::vector<std::string> names;
+    for (const auto& [key, stored] : tensors_) {
+      if (!stored.used) names.push_back(key.second);
+    }
+    return names;
+  }
+
+ private:
+  struct Stored {
+    DType dtype;
+    Dims shape;
+    bool used = false;
+  };
+  Reader(const Store& store, void* handle, std::string path)
+      : store_(store), handle_(handle), path_(std::move(path)) {}
+  const Store& store_;
+  void* handle_;
+  std::string path_;
+  std::map<std::pair<std::string, std::string>, Stored> tensors_;
+  std::vector<char> host_, converted_, turned_;
+};
+
+absl::StatusOr<CheckpointInfo> ParseInfo(const Reader& reader, const std::string& path) {
+  CheckpointInfo info;
+  CAPSTAN_ASSIGN_OR_RETURN(std::string manifest, reader.Text(kManifest));
+  const nlohmann::json json = nlohmann::json::parse(manifest, nullptr, false);
+  auto integer = [&](const char* key) {
+    return json.contains(key) && json[key].is_number_integer();
+  };
+  if (!json.is_object() || !integer("step") || !integer("samples") || !integer("seed") ||
+      !integer("format")) {
+    return DataError(
+        path, "/", kManifest,
+        " is not a checkpoint's manifest; remove the directory to resume from an older checkpoint");
+  }
+  if (json["format"].get<int64_t>() > 1) {
+    return DataError(path, " was written in format ", json["format"].get<int64_t>(),
+                     " by a newer host; this one reads up to 1");
+  }
+  info.step = json["step"].get<int64_t>();
+  info.samples = json["samples"].get<int64_t>();
+  info.seed = json["seed"].get<uint64_t>();
+  if (info.step < 0 || info.samples < 0) {
+    return DataError(path, "/", kManifest,
+                     " has a negative step or sample count; remove the directory to resume from an "
+                     "older checkpoint");
+  }
+  CAPSTAN_ASSIGN_OR_RETURN(info.config_toml, reader.Text("config.toml"));
+  CAPSTAN_ASSIGN_OR_RETURN(info.model_config_json, reader.Text("config.json"));
+  return info;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Program>> ComposeInit(const Program& like, bool parameters) {
+  Program::Options options = like.options();
+  options.name = "init";
+  options.microbatches = 1;
+  auto program = std::make_unique<Program>(&like.registry(), options);
+  program->AddSegment("begin");
+  for (TensorId id = 0; id < like.tensor_limit(); ++id) {
+    if (!like.TensorAlive(id)) continue;
+    Tensor t = like.tensor(id);
+    if (!t.persistent() || t.kind == CAPSTAN_GRADIENT || t.view_of != kNone) continue;
+    if (t.kind == CAPSTAN_PARAMETER && !parameters) continue;
+    if (t.init.kind == CAPSTAN_INIT_ZEROS) continue;  // device memory starts zeroed
+    t.of = kNone;  // shares storage by name with the Program it initialises
+    CAPSTAN_ASSIGN_OR_RETURN(TensorId made, program->AddTensor(t));
+    NewOp op{.kind = "fill", .inputs = {}};
+    op.outputs = {made};
+    op.attrs = Attrs{{"shape", t.shape()}, {"dtype", DTypeName(t.dtype())}};
+    if (t.init.kind == CAPSTAN_INIT_CONSTANT) {
+      op.attrs.Set("value", t.init.a);
+    } else {
+      const bool normal = t.init.kind == CAPSTAN_INIT_NORMAL;
+      op.kind = normal ? "random_normal" : "random_uniform";
+      op.attrs.Set("key", static_cast<int64_t>(Fnv1a64(StrCat("init/", t.name))));
+      op.attrs.Set(normal ? "mean" : "low", t.init.a);
+      op.attrs.Set(normal ? "std" : "high", t.init.b);
+      op.attrs.Set("global_shape", t.global_shape);
+      op.attrs.Set("start", t.slice_start);
+    }
+    CAPSTAN_RETURN_IF_ERROR(program->AddOp({"begin"}, std::move(op)).status());
+  }
+  program->SetDefaultSchedule();
+  return program;
+}
+
+absl::StatusOr<std::vector<std::string>> LoadWeights(const Store& store, const std::string& folder,
+                                                     const Program& program, Storage& storage) {
+  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Reader> reader, Reader::Open(store, folder));
+  for (TensorId id : SavedTensors(program, true)) {
+    CAPSTAN_RETURN_IF_ERROR(reader->Get(program, storage, id));
+  }
+  std::vector<std::string> unused;
+  for (const std::string& name : reader->Unused()) {
+    // Buffers that older files carry, and the second name of a tied head.
+    const bool known = name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+                       name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight";
+    if (!known) unused.push_back(name);
+  }
+  return unused;
+}
+
+absl::Status SaveCheckpoint(const Store& store, const std::string& directory,
+                            const Program& program, Storage& storage, const CheckpointInfo& info,
+                            int64_t keep) {
+  nlohmann::ordered_json manifest;
+  manifest["format"] = 1;
+  manifest["step"] = info.step;
+  manifest["samples"] = info.samples;
+  manifest["seed"] = info.seed;
+  std::map<std::string, int> ops;
+  for (const Segment& s : program.segments()) {
+    for (OpId o : s.ops) ops[program.op(o).kind()] = program.op(o).def->semantics_version;
+  }
+  manifest["ops"] = ops;
+  const std::string path = absl::StrFormat("%s/step-%08d", directory, info.step);
+  CAPSTAN_RETURN_IF_ERROR(WriteBundle(store, path, program, storage, false,
+                                      {{"config.json", info.model_config_json},
+                                       {"config.toml", info.config_toml},
+                                       {kManifest, manifest.dump(1) + "\n"}}));
+  if (keep <= 0) return absl::OkStatus();
+  const char* const* names = nullptr;
+  size_t count = 0;
+  CAPSTAN_RETURN_IF_ERROR(store->list(store.self(), directory.c_str(), &names, &count));
+  std::vector<std::string> bundles(names, names + count);
+  for (size_t i = 0; i + keep < bundles.size(); ++i) {
+    CAPSTAN_RETURN_IF_ERROR(
+        store->remove(store.self(), StrCat(directory, "/", bundles[i]).c_str()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> NewestCheckpoint(const Store& store, const std::string& directory) {
+  const char* const* names = nullptr;
+  size_t count = 0;
+  CAPSTAN_RETURN_IF_ERROR(store->list(store.self(), directory.c_str(), &names, &count));
+  return count == 0 ? std::string() : StrCat(directory, "/", std::string(names[count - 1]));
+}
+
+absl::StatusOr<CheckpointInfo> LoadCheckpoint(const Store& store, const std::string& path,
+                                              const Program& program, Storage& storage) {
+  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Reader> reader, Reader::Open(store, path));
+  CAPSTAN_ASSIGN_OR_RETURN(CheckpointInfo info, ParseInfo(*reader, path));
+  for (TensorId id : SavedTensors(program, false)) {
+    CAPSTAN_RETURN_IF_ERROR(reader->Get(program, storage, id));
+  }
+  return info;
+}
+
+absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(const Store& store, const std::string& path) {
+  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Reader> reader, Reader::Open(store, path));
+  return ParseInfo(*reader, path);
+}
+
+absl::StatusOr<std::string> ReadBundleText(const Store& store, const std::string& path,
+                                           const std::string& name) {
+  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Reader> reader, Reader::Open(store, path));
+  return reader->Text(name);
+}
+
+absl::Status ExportWeights(const Store& store, const std::string& folder, const Program& program,
+                           Storage& storage, const std::string& model_config_json) {
+  return WriteBundle(store, folder, program, storage, true, {{"config.json", model_config_json}});
+}
+
+}  // namespace capstan

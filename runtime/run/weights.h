@@ -1,0 +1,62 @@
+// Persistent tensors at the start of a run and at rest: initial values, weights of published
+// models, and checkpoints. Tensors move by slice; none is gathered.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "plugin_api/store.h"
+#include "runtime/exec/executor.h"
+#include "runtime/program/program.h"
+#include "runtime/run/owned.h"
+
+namespace capstan {
+
+using Store = Owned<capstan_store_v1>;
+
+// A Program that fills states and constants of `like`, and its parameters where asked, with their
+// initial values. Random draws depend on (seed, tensor name, global index) alone, so any mesh
+// starts alike.
+absl::StatusOr<std::unique_ptr<Program>> ComposeInit(const Program& like, bool parameters);
+
+// Loads parameters from a folder in published form. Every parameter must be there, with its shape;
+// f16, bf16, f32 and f64 are converted. Tensors of the folder that nothing uses are returned.
+absl::StatusOr<std::vector<std::string>> LoadWeights(const Store& store, const std::string& folder,
+                                                     const Program& program, Storage& storage);
+
+// What a checkpoint knows besides tensors.
+struct CheckpointInfo {
+  int64_t step = 0;     // updates done
+  int64_t samples = 0;  // sequences consumed
+  uint64_t seed = 0;
+  std::string config_toml;
+  std::string model_config_json;
+};
+
+// Writes <directory>/step-<8 digits>, whole or not at all, then removes all but the `keep` newest
+// (0: keeps all).
+absl::Status SaveCheckpoint(const Store& store, const std::string& directory,
+                            const Program& program, Storage& storage, const CheckpointInfo& info,
+                            int64_t keep);
+
+// Path of the newest complete checkpoint, "" when there is none.
+absl::StatusOr<std::string> NewestCheckpoint(const Store& store, const std::string& directory);
+
+// Reads everything a checkpoint holds into storage. Refuses one whose tensors do not fit.
+absl::StatusOr<CheckpointInfo> LoadCheckpoint(const Store& store, const std::string& path,
+                                              const Program& program, Storage& storage);
+
+// The texts of a checkpoint, without its tensors.
+absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(const Store& store, const std::string& path);
+
+// Text file of a bundle.
+absl::StatusOr<std::string> ReadBundleText(const Store& store, const std::string& path,
+                                           const std::string& name);
+
+// Writes the parameters alone as a folder in published form.
+absl::Status ExportWeights(const Store& store, const std::string& folder, const Program& program,
+                           Storage& storage, const std::string& model_config_json);
+
+}  // namespace capstan

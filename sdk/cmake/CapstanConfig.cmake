@@ -1,0 +1,22 @@
+# find_package(Capstan) for plugin authors: the headers, and capstan_add_plugin.
+# Installed as <prefix>/lib*/cmake/Capstan, next to headers in <prefix>/include/capstan.
+# The library folder may be lib, lib64 or lib/<triplet>, so the prefix is looked for upwards.
+set(_capstan_prefix "${CMAKE_CURRENT_LIST_DIR}")
+foreach(_capstan_level RANGE 1 4)
+  get_filename_component(_capstan_prefix "${_capstan_prefix}" DIRECTORY)
+  set(CAPSTAN_SDK_INCLUDE_DIR "${_capstan_prefix}/include/capstan")
+  if(EXISTS "${CAPSTAN_SDK_INCLUDE_DIR}/plugin_api/plugin.h")
+    break()
+  endif()
+endforeach()
+if(NOT EXISTS "${CAPSTAN_SDK_INCLUDE_DIR}/plugin_api/plugin.h")
+  set(Capstan_FOUND FALSE)
+  set(Capstan_NOT_FOUND_MESSAGE "no include/capstan/plugin_api/plugin.h above ${CMAKE_CURRENT_LIST_DIR}")
+  return()
+endif()
+if(NOT TARGET Capstan::sdk)
+  add_library(Capstan::sdk INTERFACE IMPORTED)
+  target_include_directories(Capstan::sdk INTERFACE "${CAPSTAN_SDK_INCLUDE_DIR}")
+  target_compile_features(Capstan::sdk INTERFACE cxx_std_20)
+endif()
+include("${CMAKE_CURRENT_LIST_DIR}/CapstanPlugin.cmake")

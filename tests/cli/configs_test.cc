@@ -1,0 +1,63 @@
+// The configurations of configs/: each plans as it stands, with the parameter count that its
+// model's authors published.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <set>
+
+#include "nlohmann/json.hpp"
+#include "tests/cli/process.h"
+
+namespace capstan::cli_test {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Published {
+  const char* file;
+  int64_t parameters;
+};
+
+constexpr Published kPublished[] = {
+    {"gpt2-124m.toml", 124'439'808},     {"gpt2-355m.toml", 354'823'168},
+    {"gpt2-774m.toml", 774'030'080},     {"gpt2-1.5b.toml", 1'557'611'200},
+    {"llama-7b.toml", 6'738'415'616},    {"llama-13b.toml", 13'015'864'320},
+    {"llama-70b.toml", 68'976'648'192},  {"tiny-gpt.toml", 10'844'160},
+};
+
+class Configs : public testing::TestWithParam<Published> {};
+
+TEST_P(Configs, PlansWithThePublishedNumberOfParameters) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome o = Capstan({"plan", ConfigPath(GetParam().file), "--json"});
+  ASSERT_EQ(o.exit_code, 0) << o.err;
+  const Json json = Json::parse(o.out);
+  EXPECT_EQ(json["parameters"]["total"], GetParam().parameters);
+  EXPECT_EQ(json["parameters"]["trainable"], GetParam().parameters);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  RecordProperty("seconds", std::to_string(took.count()));
+}
+
+std::string NameOf(const testing::TestParamInfo<Published>& info) {
+  std::string name = std::filesystem::path(info.param.file).stem().string();
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Configs, testing::ValuesIn(kPublished), NameOf);
+
+TEST(ConfigsFolder, HoldsNoFileThatIsNotTested) {
+  std::set<std::string> tested, there;
+  for (const Published& p : kPublished) tested.insert(p.file);
+  for (const auto& entry : std::filesystem::directory_iterator(ConfigPath(""))) {
+    if (entry.path().extension() == ".toml") there.insert(entry.path().filename().string());
+  }
+  EXPECT_EQ(there, tested);
+}
+
+}  // namespace
+}  // namespace capstan::cli_test

@@ -1,0 +1,567 @@
+#include "tests/device/op_cases.h"
+
+#include <cmath>
+
+namespace capstan::test {
+namespace {
+
+constexpr Effect kWrite = Effect::kWrite, kAccumulate = Effect::kAccumulate,
+                 kUpdate = Effect::kUpdate;
+
+using Cases = std::vector<OpCase>;
+using Table = std::map<std::string, MakeCases>;
+
+Array scalar(double value) { return f64({1}, {value}); }
+Array step(int64_t value) { return i64({1}, {static_cast<double>(value)}); }
+
+// Mean and reciprocal standard deviation of rows of x [rows, C], in double.
+struct RowStats {
+  std::vector<double> mean, rstd, root;  // root: of the mean square
+};
+RowStats row_stats(const Array& x, int64_t channels, double eps) {
+  RowStats s;
+  for (size_t row = 0; row < x.values.size() / static_cast<size_t>(channels); ++row) {
+    const double* v = x.values.data() + row * static_cast<size_t>(channels);
+    double sum = 0, square = 0, centred = 0;
+    for (int64_t c = 0; c < channels; ++c) sum += v[c], square += v[c] * v[c];
+    const double n = static_cast<double>(channels), mean = sum / n;
+    for (int64_t c = 0; c < channels; ++c) centred += (v[c] - mean) * (v[c] - mean);
+    s.mean.push_back(mean);
+    s.rstd.push_back(1.0 / std::sqrt(centred / n + eps));
+    s.root.push_back(1.0 / std::sqrt(square / n + eps));
+  }
+  return s;
+}
+
+// ---- dense layers
+
+void add_dense(Table& t) {
+  t["embedding"] = [](const Sizes& s, Random& r) -> Cases {
+    const Call whole{"embedding", {r.ids({s.B, s.T}, 0, s.V - 1), r.f({s.V, s.C})}, {},
+                     {like({s.B, s.T, s.C})}};
+    Call cut{"embedding", {r.ids({s.B, s.T}, 0, 3 * s.V), r.f({s.V, s.C})}, {{"vocab_start", s.V}},
+             {like({s.B, s.T, s.C})}};
+    return {{whole, {kWrite}}, {cut, {kWrite}}};
+  };
+  t["embedding_grad"] = [](const Sizes& s, Random& r) -> Cases {
+    const Call whole{"embedding_grad", {r.ids({s.B, s.T}, 0, s.V - 1), r.f({s.B, s.T, s.C})},
+                     {{"vocab", s.V}}, {like({s.V, s.C})}};
+    const Call cut{"embedding_grad", {r.ids({s.B, s.T}, 0, 3 * s.V), r.f({s.B, s.T, s.C})},
+                   {{"vocab", s.V}, {"vocab_start", s.V}}, {like({s.V, s.C})}};
+    return {{whole, {kAccumulate}}, {cut, {kAccumulate}}};
+  };
+  t["gather"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"gather", {r.f({s.V, s.C}), r.ids({s.B, s.T}, 0, s.V - 1)}, {},
+              {like({s.B, s.T, s.C})}},
+             {kWrite}}};
+  };
+  t["gather_grad"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"gather_grad", {r.ids({s.T}, 0, s.V - 1), r.f({s.T, s.C})}, {{"rows", s.V}},
+              {like({s.V, s.C})}},
+             {kWrite}}};
+  };
+  t["linear"] = [](const Sizes& s, Random& r) -> Cases {
+    const Array x = r.f({s.B, s.T, s.K}), w = r.f({s.N, s.K}), b = r.f({s.N});
+    return {{{"linear", {x, w, b}, {}, {like({s.B, s.T, s.N})}}, {kWrite}},
+            {{"linear", {x, w, none()}, {}, {like({s.B, s.T, s.N})}}, {kWrite}},
+            {{"linear", {x, w}, {}, {like({s.B, s.T, s.N})}}, {kWrite}}};
+  };
+  t["linear_dx"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"linear_dx", {r.f({s.B, s.T, s.N}), r.f({s.N, s.K})}, {}, {like({s.B, s.T, s.K})}},
+             {kWrite}}};
+  };
+  t["linear_dw"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"linear_dw", {r.f({s.B, s.T, s.K}), r.f({s.B, s.T, s.N})}, {}, {like({s.N, s.K})}},
+             {kAccumulate}}};
+  };
+  t["bias_grad"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"bias_grad", {r.f({s.B, s.T, s.N})}, {}, {like({s.N})}}, {kAccumulate}}};
+  };
+  t["linear_gelu"] = [](const Sizes& s, Random& r) -> Cases {
+    Cases cases;
+    for (const char* approximate : {"tanh", "none"}) {
+      const Array x = r.f({s.B, s.T, s.K}), w = r.f({s.N, s.K}), b = r.f({s.N});
+      const std::vector<Array> out = {like({s.B, s.T, s.N}), like({s.B, s.T, s.N})};
+      cases.push_back({{"linear_gelu", {x, w, b}, {{"approximate", approximate}}, out},
+                       {kWrite, kWrite}, true});
+      cases.push_back({{"linear_gelu", {x, w}, {{"approximate", approximate}}, out},
+                       {kWrite, kWrite}, true});
+    }
+    return cases;
+  };
+  t["matmul"] = [](const Sizes& s, Random& r) -> Cases {
+    Cases cases;
+    for (const int ta : {0, 1}) {
+      for (const int tb : {0, 1}) {
+        const Shape a = ta ? Shape{s.B, s.H, s.K, s.T} : Shape{s.B, s.H, s.T, s.K};
+        const Shape b = tb ? Shape{s.B, s.H, s.N, s.K} : Shape{s.B, s.H, s.K, s.N};
+        const sdk::Attrs attrs = {{"transpose_a", ta}, {"transpose_b", tb}};
+        cases.push_back({{"matmul", {r.f(a), r.f(b)}, attrs, {like({s.B, s.H, s.T, s.N})}}, {kWrite}});
+        const Shape flat = tb ? Shape{s.N, s.K} : Shape{s.K, s.N};
+        cases.push_back({{"matmul", {r.f(a), r.f(flat)}, attrs, {like({s.B, s.H, s.T, s.N})}}, {kWrite}});
+      }
+    }
+    return cases;
+  };
+}
+
+// ---- normalisation and activation
+
+void add_norms(Table& t) {
+  t["layer_norm"] = [](const Sizes& s, Random& r) -> Cases {
+    const Array x = r.f({s.B, s.T, s.C}, -2, 3), w = r.f({s.C}), b = r.f({s.C});
+    const std::vector<Array> out = {like({s.B, s.T, s.C}), like({s.B, s.T}), like({s.B, s.T})};
+    const std::vector<Effect> effects = {kWrite, kWrite, kWrite};
+    Cases cases = {{{"layer_norm", {x, w, b}, {{"eps", 1e-3}}, out}, effects, false, true},
+                   {{"layer_norm", {x, w}, {}, out}, effects, false, true}};
+    for (size_t unread : {1, 2}) {
+      cases.push_back(cases[0]);
+      cases.back().call.outputs[unread] = none();
+    }
+    return cases;
+  };
+  t["layer_norm_grad"] = [](const Sizes& s, Random& r) -> Cases {
+    const Array x = r.f({s.B, s.T, s.C}, -2, 3);
+    const RowStats stats = row_stats(x, s.C, 1e-3);
+    return {{{"layer_norm_grad",
+              {r.f({s.B, s.T, s.C}), x, r.f({s.C}), f64({s.B, s.T}, stats.mean),
+               f64({s.B, s.T}, stats.rstd)},
+              {},
+              {like({s.B, s.T, s.C}), like({s.C}), like({s.C})}},
+             {kWrite, kAccumulate, kAccumulate},
+             true,
+             false,
+             2e-5}};
+  };
+  t["rms_norm"] = [](const Sizes& s, Random& r) -> Cases {
+    const Array x = r.f({s.B, s.T, s.C}, -2, 3), w = r.f({s.C});
+    OpCase all{{"rms_norm", {x, w}, {{"eps", 1e-6}}, {like({s.B, s.T, s.C}), like({s.B, s.T})}},
+               {kWrite, kWrite}, false, true};
+    OpCase only_y = all;
+    only_y.call.outputs[1] = none();
+    return {all, only_y};
+  };
+  t["rms_norm_grad"] = [](const Sizes& s, Random& r) -> Cases {
+    const Array x = r.f({s.B, s.T, s.C}, -2, 3);
+    const RowStats stats = row_stats(x, s.C, 1e-3);
+    return {{{"rms_norm_grad",
+              {r.f({s.B, s.T, s.C}), x, r.f({s.C}), f64({s.B, s.T}, stats.root)},
+              {},
+              {like({s.B, s.T, s.C}), like({s.C})}},
+             {kWrite, kAccumulate},
+             true,
+             false,
+             2e-5}};
+  };
+  t["softmax"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"softmax", {r.f({s.B, s.T, s.V}, -8, 8)}, {}, {like({s.B, s.T, s.V})}},
+             {kWrite}, false, true}};
+  };
+  t["softmax_grad"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"softmax_grad", {r.f({s.B, s.T, s.V}), r.f({s.B, s.T, s.V}, 0, 0.1)}, {},
+              {like({s.B, s.T, s.V})}},
+             {kWrite}, false, true}};
+  };
+}
+
+void add_activations(Table& t) {
+  // Where each function is smooth and its value moderate.
+  struct Domain {
+    double low, high;
+  };
+  const std::map<std::string, Domain> unaries = {
+      {"relu", {-2, 2}},       {"silu", {-6, 6}},     {"sigmoid", {-6, 6}}, {"tanh", {-3, 3}},
+      {"exp", {-3, 3}},        {"log", {0.1, 4}},     {"sqrt", {0.1, 4}},   {"rsqrt", {0.1, 4}},
+      {"reciprocal", {0.2, 4}}, {"neg", {-2, 2}},     {"square", {-2, 2}},  {"abs", {-2, 2}}};
+  for (const auto& [name, domain] : unaries) {
+    t[name] = [name = name, domain = domain](const Sizes& s, Random& r) -> Cases {
+      return {{{name, {r.f({s.B, s.T, s.C}, domain.low, domain.high)}, {}, {like({s.B, s.T, s.C})}},
+               {kWrite}, false, true}};
+    };
+  }
+  t["unary_grad"] = [unaries](const Sizes& s, Random& r) -> Cases {
+    Cases cases;
+    for (const auto& [name, domain] : unaries) {
+      cases.push_back({{"unary_grad",
+                        {r.f({s.B, s.C}), r.f({s.B, s.C}, domain.low, domain.high)},
+                        {{"function", name}},
+                        {like({s.B, s.C})}},
+                       {kWrite}, false, true});
+    }
+    return cases;
+  };
+  t["gelu"] = [](const Sizes& s, Random& r) -> Cases {
+    Cases cases;
+    for (const char* approximate : {"tanh", "none"}) {
+      cases.push_back({{"gelu", {r.f({s.B, s.T, s.C}, -6, 6)}, {{"approximate", approximate}},
+                        {like({s.B, s.T, s.C})}},
+                       {kWrite}, false, true});
+    }
+    return cases;
+  };
+  t["gelu_grad"] = [](const Sizes& s, Random& r) -> Cases {
+    Cases cases;
+    for (const char* approximate : {"tanh", "none"}) {
+      cases.push_back({{"gelu_grad", {r.f({s.B, s.C}), r.f({s.B, s.C}, -6, 6)},
+                        {{"approximate", approximate}}, {like({s.B, s.C})}},
+                       {kWrite}, false, true});
+    }
+    return cases;
+  };
+  t["swiglu"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"swiglu", {r.f({s.B, s.C}, -4, 4), r.f({s.B, s.C})}, {}, {like({s.B, s.C})}},
+             {kWrite}, false, true}};
+  };
+  t["swiglu_grad"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"swiglu_grad", {r.f({s.B, s.C}), r.f({s.B, s.C}, -4, 4), r.f({s.B, s.C})}, {},
+              {like({s.B, s.C}), like({s.B, s.C})}},
+             {kWrite, kWrite}, true, true}};
+  };
+  t["dropout"] = [](const Sizes& s, Random& r) -> Cases {
+    Cases cases;
+    for (const double p : {0.0, 0.25, 1.0}) {
+      Array sample = i64({s.B}, r.integers(s.B, 0, 1 << 20));
+      cases.push_back({{"dropout",
+                        {r.f({s.B, s.T, s.C}), step(7), sample, r.ids({s.B, s.T}, 0, 4096)},
+                        {{"p", p}, {"key", 77}, {"channel_start", 5}},
+                        {like({s.B, s.T, s.C})}},
+                       {kWrite}, false, true});
+    }
+    return cases;
+  };
+}
+
+// ---- attention
+
+std::vector<Array> attention_inputs(const Sizes& s, Random& r) {
+  return {r.f({s.B, s.T, s.H * s.D}), r.f({s.B, s.S, s.G * s.D}), r.f({s.B, s.S, s.G * s.D})};
+}
+
+std::vector<sdk::Attrs> attention_attrs(const Sizes& s) {
+  return {{{"head_dim", s.D}},
+          {{"head_dim", s.D}, {"causal", 0}, {"scale", 0.3}},
+          {{"head_dim", s.D}, {"dropout", 0.2}, {"key", 9}, {"head_start", 3}}};
+}
+
+Cases attention_cases(const Sizes& s, Random& r) {
+  Cases cases;
+  for (const sdk::Attrs& attrs : attention_attrs(s)) {
+    std::vector<Array> in = attention_inputs(s, r);
+    if (attrs.has("dropout")) {
+      in.push_back(step(3));
+      in.push_back(i64({s.B}, r.integers(s.B, 0, 1 << 20)));
+    }
+    const std::vector<Array> out = {like({s.B, s.T, s.H * s.D}), like({s.B, s.H, s.T})};
+    cases.push_back({{"attention", in, attrs, out}, {kWrite, kWrite}, false, false, 1e-5});
+    cases.push_back(cases.back());
+    cases.back().call.outputs[1] = none();
+  }
+  return cases;
+}
+
+void add_attention(Table& t) {
+  t["rotary"] = [](const Sizes& s, Random& r) -> Cases {
+    const Array x = r.f({s.B, s.T, s.H * s.D}), position = r.ids({s.B, s.T}, 0, 8000);
+    Cases cases;
+    for (const sdk::Attrs& attrs :
+         {sdk::Attrs{{"head_dim", s.D}},
+          sdk::Attrs{{"head_dim", s.D}, {"inverse", 1}, {"interleaved", 1}},
+          sdk::Attrs{{"head_dim", s.D}, {"theta", 500000.0}, {"scaling_factor", 8.0},
+                     {"original_max_position", 8192}}}) {
+      cases.push_back({{"rotary", {x, position}, attrs, {like(x.shape)}}, {kWrite}, false, true});
+    }
+    return cases;
+  };
+  t["attention"] = attention_cases;
+  t["attention_grad"] = [](const Sizes& s, Random& r) -> Cases {
+    const CpuDevice plain;
+    Cases cases;
+    for (const OpCase& forward : attention_cases(s, r)) {
+      if (!forward.call.outputs[1].present) continue;
+      const std::vector<Array> result = plain.run(forward.call);
+      std::vector<Array> in = forward.call.inputs;
+      in.insert(in.begin(), r.f({s.B, s.T, s.H * s.D}));
+      in.insert(in.begin() + 4, result.begin(), result.end());
+      const std::vector<Array> out = {like({s.B, s.T, s.H * s.D}), like({s.B, s.S, s.G * s.D}),
+                                      like({s.B, s.S, s.G * s.D})};
+      cases.push_back({{"attention_grad", in, forward.call.attrs, out},
+                       {kWrite, kWrite, kWrite}, true, false, 1e-5});
+    }
+    return cases;
+  };
+  t["attention_cached"] = [](const Sizes& s, Random& r) -> Cases {
+    const int64_t rows = s.T + 9;
+    return {{{"attention_cached",
+              {r.f({s.B, s.T, s.H * s.D}), r.f({s.B, rows, s.G * s.D}), r.f({s.B, rows, s.G * s.D}),
+               r.ids({s.B}, 0, 9)},
+              {{"head_dim", s.D}},
+              {like({s.B, s.T, s.H * s.D})}},
+             {kWrite}, false, false, 1e-5}};
+  };
+  t["cache_write"] = [](const Sizes& s, Random& r) -> Cases {
+    Array cache = r.f({s.B, s.T + 4, s.C});
+    return {{{"cache_write", {r.f({s.B, s.T, s.C}), r.ids({s.B}, 0, 4)}, {}, {cache}}, {kUpdate}}};
+  };
+  t["select_position"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"select_position", {r.f({s.B, s.T, s.C}), r.ids({s.B}, 0, s.T - 1)}, {},
+              {like({s.B, 1, s.C})}},
+             {kWrite}}};
+  };
+}
+
+// ---- losses
+
+void add_losses(Table& t) {
+  // valid_vocab 0 (all rows) and one less than V, where V allows.
+  const auto attrs_of = [](const Sizes& s, int64_t valid) {
+    return valid == s.V ? sdk::Attrs{} : sdk::Attrs{{"valid_vocab", valid}};
+  };
+  t["linear_cross_entropy"] = [attrs_of](const Sizes& s, Random& r) -> Cases {
+    Cases cases;
+    for (const int64_t valid : {s.V, s.V - 1}) {
+      cases.push_back({{"linear_cross_entropy",
+                        {r.f({s.B, s.T, s.K}), r.f({s.V, s.K}), r.ids({s.B, s.T}, -1, valid - 1),
+                         scalar(11)},
+                        attrs_of(s, valid),
+                        {like({1})}},
+                       {kWrite}, false, false, 1e-5});
+    }
+    return cases;
+  };
+  t["linear_cross_entropy_grad"] = [attrs_of](const Sizes& s, Random& r) -> Cases {
+    Cases cases;
+    for (const int64_t valid : {s.V, s.V - 1}) {
+      cases.push_back({{"linear_cross_entropy_grad",
+                        {r.f({s.B, s.T, s.K}), r.f({s.V, s.K}), r.ids({s.B, s.T}, -1, valid - 1),
+                         scalar(11)},
+                        attrs_of(s, valid),
+                        {like({1}), like({s.B, s.T, s.K}), like({s.V, s.K})}},
+                       {kWrite, kWrite, kAccumulate}, true, false, 1e-5});
+    }
+    return cases;
+  };
+  t["cross_entropy"] = [attrs_of](const Sizes& s, Random& r) -> Cases {
+    Cases cases;
+    for (const int64_t valid : {s.V, s.V - 1}) {
+      cases.push_back({{"cross_entropy",
+                        {r.f({s.B, s.T, s.V}, -5, 5), r.ids({s.B, s.T}, -1, valid - 1), scalar(11)},
+                        attrs_of(s, valid),
+                        {like({1})}},
+                       {kWrite}});
+    }
+    return cases;
+  };
+  t["cross_entropy_grad"] = [attrs_of](const Sizes& s, Random& r) -> Cases {
+    Cases cases;
+    for (const int64_t valid : {s.V, s.V - 1}) {
+      cases.push_back({{"cross_entropy_grad",
+                        {r.f({s.B, s.T, s.V}, -5, 5), r.ids({s.B, s.T}, -1, valid - 1), scalar(11)},
+                        attrs_of(s, valid),
+                        {like({1}), like({s.B, s.T, s.V})}},
+                       {kWrite, kWrite}, true});
+    }
+    return cases;
+  };
+  t["lce_stats"] = [](const Sizes& s, Random& r) -> Cases {
+    Cases cases;
+    for (const int64_t valid : {int64_t{0}, 2 * s.V - 1}) {
+      cases.push_back({{"lce_stats",
+                        {r.f({s.B, s.T, s.K}), r.f({s.V, s.K}), r.ids({s.B, s.T}, -1, 2 * s.V - 2)},
+                        {{"vocab_start", s.V}, {"valid_vocab", valid}},
+                        {like({s.B, s.T, 3})}},
+                       {kWrite}, false, false, 1e-5});
+    }
+    return cases;
+  };
+  t["lce_merge"] = [](const Sizes& s, Random& r) -> Cases {
+    const Array targets = r.ids({s.B, s.T}, -1, 5), stats = r.f({3, s.B, s.T, 3}, 0.5, 4);
+    const std::vector<Array> out = {like({1}), like({s.B, s.T})};
+    return {{{"lce_merge", {stats, targets, scalar(11)}, {}, out}, {kWrite, kWrite}, true},
+            {{"lce_merge",
+              {stats, targets, scalar(11), r.f({s.B, s.T, s.K}), r.f({s.V, s.K})},
+              {{"vocab_start", 0}},
+              out},
+             {kWrite, kWrite},
+             true}};
+  };
+  t["lce_grad"] = [](const Sizes& s, Random& r) -> Cases {
+    Cases cases;
+    for (const int64_t valid : {int64_t{0}, 2 * s.V - 1}) {
+      cases.push_back({{"lce_grad",
+                        {r.f({s.B, s.T, s.K}, -0.3, 0.3), r.f({s.V, s.K}),
+                         r.ids({s.B, s.T}, -1, 2 * s.V - 2), r.f({s.B, s.T}, 3, 6), scalar(11)},
+                        {{"vocab_start", s.V}, {"valid_vocab", valid}},
+                        {like({s.B, s.T, s.K}), like({s.V, s.K})}},
+                       {kWrite, kAccumulate}, true, false, 1e-5});
+    }
+    return cases;
+  };
+}
+
+// ---- arithmetic, shapes, constants
+
+void add_arithmetic(Table& t) {
+  for (const char* op : {"add", "sub", "mul", "div"}) {
+    t[op] = [op](const Sizes& s, Random& r) -> Cases {
+      Cases cases;
+      for (const Shape& b : {Shape{s.B, s.T, s.C}, Shape{s.T, s.C}, Shape{s.C}, Shape{1}, Shape{}}) {
+        cases.push_back({{op, {r.f({s.B, s.T, s.C}), r.f(b, 0.5, 2)}, {}, {like({s.B, s.T, s.C})}},
+                         {kWrite}, false, true});
+      }
+      return cases;
+    };
+  }
+  t["scale"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"scale", {r.f({s.B, s.C})}, {{"factor", -0.75}}, {like({s.B, s.C})}},
+             {kWrite}, false, true}};
+  };
+  t["accumulate"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"accumulate", {r.f({s.B, s.C})}, {}, {like({s.B, s.C})}}, {kAccumulate}}};
+  };
+  t["cast"] = [](const Sizes& s, Random& r) -> Cases {
+    Cases cases;
+    const Array x = r.f({s.B, s.C}, -200, 200);
+    for (const capstan_dtype to : {sdk::kF32, sdk::kBF16, sdk::kF16, sdk::kI32, sdk::kI64}) {
+      cases.push_back({{"cast", {x}, {{"dtype", sdk::dtype_name(to)}}, {like({s.B, s.C}, to)}},
+                       {kWrite}});
+    }
+    return cases;
+  };
+  t["reduce_sum"] = [](const Sizes& s, Random& r) -> Cases {
+    const Array x = r.f({s.B, s.T, s.C});
+    return {{{"reduce_sum", {x}, {{"dim", 0}}, {like({s.T, s.C})}}, {kWrite}},
+            {{"reduce_sum", {x}, {{"dim", 1}}, {like({s.B, s.C})}}, {kWrite}},
+            {{"reduce_sum", {x}, {{"dim", -1}}, {like({s.B, s.T})}}, {kWrite}}};
+  };
+  t["reduce_max"] = [](const Sizes& s, Random& r) -> Cases {
+    const Array x = r.f({s.B, s.T, s.C});
+    return {{{"reduce_max", {x}, {{"dim", 0}}, {like({s.T, s.C})}}, {kWrite}},
+            {{"reduce_max", {x}, {{"dim", 1}}, {like({s.B, s.C})}}, {kWrite}},
+            {{"reduce_max", {x}, {{"dim", 2}}, {like({s.B, s.T})}}, {kWrite}}};
+  };
+  // Codes may differ by one where a value lies half-way between two.
+  t["quantize"] = [](const Sizes& s, Random& r) -> Cases {
+    const int64_t blocks = (s.C + 7) / 8;
+    return {{{"quantize", {r.f({s.C})}, {{"block", 8}}, {like({s.C}, sdk::kI8), like({blocks}, sdk::kF32)}},
+             {kWrite, kWrite}, false, false, 1.0 / 127 + 1e-6}};
+  };
+  t["dequantize"] = [](const Sizes& s, Random& r) -> Cases {
+    const int64_t blocks = (s.C + 7) / 8;
+    Array codes = array(sdk::kI8, {s.C}, r.integers(s.C, -127, 127));
+    Array scales = f32({blocks}, r.uniform(blocks, 0, 0.1));
+    return {{{"dequantize", {codes, scales}, {{"block", 8}}, {like({s.C})}}, {kWrite}}};
+  };
+}
+
+void add_shapes(Table& t) {
+  for (const char* op : {"copy", "reinterpret", "copy_to_group"}) {
+    t[op] = [op](const Sizes& s, Random& r) -> Cases {
+      return {{{op, {r.f({s.B, s.C})}, {}, {like({s.B, s.C})}}, {kWrite}, false, true}};
+    };
+  }
+  t["reshape"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"reshape", {r.f({s.B, s.T, s.C})}, {{"shape", Shape{s.B * s.T, s.C}}},
+              {like({s.B * s.T, s.C})}},
+             {kWrite}}};
+  };
+  t["transpose"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"transpose", {r.f({s.B, s.T, s.H, s.D})}, {{"perm", Shape{0, 2, 1, 3}}},
+              {like({s.B, s.H, s.T, s.D})}},
+             {kWrite}},
+            {{"transpose", {r.f({s.N, s.K})}, {{"perm", Shape{1, 0}}}, {like({s.K, s.N})}}, {kWrite}}};
+  };
+  t["slice"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"slice", {r.f({s.B, s.T + 3, s.C})}, {{"dim", 1}, {"start", 2}, {"size", s.T}},
+              {like({s.B, s.T, s.C})}},
+             {kWrite}}};
+  };
+  t["pad"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"pad", {r.f({s.B, s.T, s.C})}, {{"dim", 1}, {"start", 2}, {"size", s.T + 3}},
+              {like({s.B, s.T + 3, s.C})}},
+             {kWrite}}};
+  };
+  t["concat"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"concat", {r.f({s.B, s.T, s.C}), r.f({s.B, 2, s.C}), r.f({s.B, 1, s.C})}, {{"dim", 1}},
+              {like({s.B, s.T + 3, s.C})}},
+             {kWrite}}};
+  };
+  t["broadcast"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"broadcast", {r.f({s.B, s.C})}, {{"dim", 1}, {"size", s.T}}, {like({s.B, s.T, s.C})}},
+             {kWrite}},
+            {{"broadcast", {r.f({s.B, s.C})}, {{"dim", -1}, {"size", 3}}, {like({s.B, s.C, 3})}},
+             {kWrite}}};
+  };
+  t["fill"] = [](const Sizes& s, Random&) -> Cases {
+    return {{{"fill", {}, {{"value", 2.5}, {"shape", Shape{s.B, s.C}}}, {like({s.B, s.C})}}, {kWrite}}};
+  };
+  t["random_normal"] = [](const Sizes& s, Random&) -> Cases {
+    return {{{"random_normal", {}, {{"key", 5}, {"mean", 1.0}, {"std", 0.02}}, {like({s.N, s.K})}},
+             {kWrite}}};
+  };
+  t["random_uniform"] = [](const Sizes& s, Random&) -> Cases {
+    return {{{"random_uniform", {}, {{"key", 5}, {"low", -2.0}, {"high", 3.0}}, {like({s.N, s.K})}},
+             {kWrite}}};
+  };
+}
+
+// ---- update
+
+void add_updates(Table& t) {
+  t["sum_squares"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"sum_squares", {r.f({s.N, s.K}), r.f({s.C})}, {}, {like({1}, sdk::kF32)}}, {kWrite}}};
+  };
+  t["all_finite"] = [](const Sizes& s, Random& r) -> Cases {
+    const Array good = r.f({s.N, s.K});
+    Array bad = r.f({s.C});
+    bad.values.back() = std::numeric_limits<double>::infinity();
+    return {{{"all_finite", {good}, {}, {like({1}, sdk::kBool)}}, {kWrite}},
+            {{"all_finite", {good, bad}, {}, {like({1}, sdk::kBool)}}, {kWrite}}};
+  };
+  t["clip_scale"] = [](const Sizes&, Random&) -> Cases {
+    const std::vector<Array> out = {like({1}), like({1})};
+    return {{{"clip_scale", {scalar(16)}, {{"clip", 1.0}}, out}, {kWrite, kWrite}, true},
+            {{"clip_scale", {scalar(0.25)}, {{"clip", 1.0}}, out}, {kWrite, kWrite}, true}};
+  };
+  t["adamw"] = [](const Sizes& s, Random& r) -> Cases {
+    const Shape shape = {s.N, s.K};
+    return {{{"adamw",
+              {r.f(shape), scalar(0.0625), step(3), scalar(0.5)},
+              {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}},
+              {r.f(shape), r.f(shape, -0.1, 0.1), r.f(shape, 0.01, 0.1)}},
+             {kUpdate, kUpdate, kUpdate}}};
+  };
+  t["sgd"] = [](const Sizes& s, Random& r) -> Cases {
+    const Shape shape = {s.N, s.K};
+    Cases cases;
+    for (const int nesterov : {0, 1}) {
+      cases.push_back({{"sgd",
+                        {r.f(shape), scalar(0.0625), scalar(0.5)},
+                        {{"momentum", 0.9}, {"nesterov", nesterov}, {"weight_decay", 0.1}},
+                        {r.f(shape), r.f(shape)}},
+                       {kUpdate, kUpdate}});
+    }
+    return cases;
+  };
+  t["sgd_plain"] = [](const Sizes& s, Random& r) -> Cases {
+    return {{{"sgd_plain", {r.f({s.N, s.K}), scalar(0.0625), scalar(0.5)}, {{"weight_decay", 0.1}},
+              {r.f({s.N, s.K})}},
+             {kUpdate}}};
+  };
+}
+
+}  // namespace
+
+std::map<std::string, MakeCases> all_op_cases() {
+  Table t;
+  add_dense(t);
+  add_norms(t);
+  add_activations(t);
+  add_attention(t);
+  add_losses(t);
+  add_arithmetic(t);
+  add_shapes(t);
+  add_updates(t);
+  return t;
+}
+
+}  // namespace capstan::test
