@@ -151,7 +151,9 @@ typedef struct capstan_ops_v1 {
  *  broadcast(x) -> y; dim, size, placement="" (inserts a dim, which the axes of placement cut)
  *  gather(x f[R,C], index i32[...]) -> f[...,C]      gather_grad(index, dy) -> dx; rows
  *  fill() -> y; value, shape, dtype, placement=""
- *  random_normal, random_uniform () -> y; key, mean, std | low, high, shape, dtype
+ *  random_normal, random_uniform () -> y; key, mean, std | low, high, shape, dtype, placement,
+ *      global_shape, start: y is the part at start of a tensor of global_shape; element i of that
+ *      tensor's row-major order is a function of (seed, key, i) alone
  *  quantize(x) -> codes i8, scales f32; block    dequantize(codes, scales) -> x; block, dtype
  *      x f[...,C] -> scales [...,C/block]; only a single row may end in a short block
  *

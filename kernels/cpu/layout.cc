@@ -255,22 +255,28 @@ void slice_add(const SliceParams& p, const float* part, float* whole) {
 }
 
 void concat(const ConcatParams& p, const void* const* inputs, void* out) {
-  std::int64_t total = 0;
-  for (std::size_t i = 0; i < p.count; ++i) total += p.sizes[i];
   const std::int64_t unit = p.inner * static_cast<std::int64_t>(p.element_size);
-  parallel_ranges(p.outer * static_cast<std::int64_t>(p.count), 1, 2 * p.outer * total * unit,
+  char* to = static_cast<char*>(out);
+  if (p.outer == 1) {  // long pieces: share each among the threads
+    for (std::size_t i = 0; i < p.count; ++i) {
+      copy(p.sizes[i] * unit, inputs[i], to);
+      to += p.sizes[i] * unit;
+    }
+    return;
+  }
+  std::int64_t row_bytes = 0;
+  for (std::size_t i = 0; i < p.count; ++i) row_bytes += p.sizes[i] * unit;
+  parallel_ranges(p.outer, 1, 2 * p.outer * row_bytes,
                   [&](std::int64_t begin, std::int64_t end, int) {
-                    std::int64_t starts = 0;  // of the current input within a row of out
-                    std::size_t counted = 0;
-                    for (std::int64_t k = begin; k < end; ++k) {
-                      const std::int64_t row = k / static_cast<std::int64_t>(p.count);
-                      const std::size_t i = static_cast<std::size_t>(k) % p.count;
-                      if (i < counted) starts = 0, counted = 0;
-                      for (; counted < i; ++counted) starts += p.sizes[counted];
-                      const std::int64_t bytes = p.sizes[i] * unit;
-                      std::memcpy(static_cast<char*>(out) + (row * total + starts) * unit,
-                                  static_cast<const char*>(inputs[i]) + row * bytes,
-                                  static_cast<std::size_t>(bytes));
+                    for (std::int64_t row = begin; row < end; ++row) {
+                      char* at = to + row * row_bytes;
+                      for (std::size_t i = 0; i < p.count; ++i) {
+                        const std::int64_t bytes = p.sizes[i] * unit;
+                        if (bytes == 0) continue;
+                        std::memcpy(at, static_cast<const char*>(inputs[i]) + row * bytes,
+                                    static_cast<std::size_t>(bytes));
+                        at += bytes;
+                      }
                     }
                   });
 }

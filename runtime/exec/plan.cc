@@ -19,6 +19,11 @@ int64_t Copies(const Program& program, const Tensor& t) {
   return each ? program.options().microbatches : 1;
 }
 
+// Persistent tensors are shared by name; inputs are each Program's own, whose batches differ in shape.
+std::pair<const Program*, std::string> Key(const Program& program, const Tensor& t) {
+  return {t.kind == CAPSTAN_INPUT ? &program : nullptr, t.name};
+}
+
 bool InArena(const Tensor& t) { return t.kind == CAPSTAN_ACTIVATION; }
 
 }  // namespace
@@ -74,12 +79,16 @@ absl::Status MemoryPlan::PlacePersistent(const Program& program) {
     const Tensor& t = program.tensor(id);
     if (InArena(t) || t.view_of != kNone) continue;
     const int64_t bytes = Align(t.bytes()) * Copies(program, t);
-    auto [it, fresh] = persistent_.try_emplace(t.name);
+    auto [it, fresh] = persistent_.try_emplace(Key(program, t));
     if (!fresh) {
       if (it->second.second == bytes) continue;
-      return BugError("tensor '", t.name, "' has ", bytes, " bytes in program '",
-                      program.options().name, "' and ", it->second.second,
-                      " in another; shared tensors must agree");
+      // Inputs are filled anew for each Program that runs, so one place serves whatever sizes they
+      // have: the largest. (Evaluation has one microbatch, decoding one position.)
+      if (t.kind == CAPSTAN_INPUT && bytes < it->second.second) continue;
+      if (t.kind != CAPSTAN_INPUT)
+        return BugError("tensor '", t.name, "' has ", bytes, " bytes in program '",
+                        program.options().name, "' and ", it->second.second,
+                        " in another; shared tensors must agree");
     }
     int64_t& region = region_bytes_[RegionOf(t)];
     it->second = {Place{RegionOf(t), region}, bytes};
@@ -330,7 +339,7 @@ std::optional<MemoryPlan::Place> MemoryPlan::Find(const Program& program, Tensor
     if (base) base->offset += t.view_offset * DTypeBytes(t.dtype());
     return base;
   }
-  Place place = persistent_.at(t.name).first;
+  Place place = persistent_.at(Key(program, t)).first;
   if (microbatch > 0 && Copies(program, t) > 1) place.offset += microbatch * Align(t.bytes());
   return place;
 }

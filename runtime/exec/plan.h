@@ -89,7 +89,8 @@ class MemoryPlan {
   void Pack(const Program& program, PlannedProgram& plan);
 
   std::map<std::string, int64_t> region_bytes_;
-  std::map<std::string, std::pair<Place, int64_t>> persistent_;  // by tensor name: place, bytes
+  // By name, inputs by Program too: place and bytes.
+  std::map<std::pair<const Program*, std::string>, std::pair<Place, int64_t>> persistent_;
   std::map<const Program*, PlannedProgram> programs_;
   ArenaPeak peak_;
 };

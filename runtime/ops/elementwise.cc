@@ -158,12 +158,14 @@ std::vector<OpBuilder> Constants() {
           .Infer(InferConstant),
       OpBuilder("random_normal", "-> y d ?")
           .Flags(kRandom)
-          .Attrs("key! int, mean float, std float, shape! ints, dtype dtype")
+          .Attrs("key! int, mean float, std float, shape! ints, dtype dtype, placement placement, "
+                 "global_shape ints, start ints")
           .Infer(InferConstant)
           .Cost(PerOutputElement(12)),
       OpBuilder("random_uniform", "-> y d ?")
           .Flags(kRandom)
-          .Attrs("key! int, low float, high float, shape! ints, dtype dtype")
+          .Attrs("key! int, low float, high float, shape! ints, dtype dtype, placement placement, "
+                 "global_shape ints, start ints")
           .Infer(InferConstant)
           .Cost(PerOutputElement(10)),
       OpBuilder("quantize", "x f *c -> codes i8 *c, scales f32 *n")

@@ -286,6 +286,7 @@ absl::StatusOr<std::unique_ptr<Program>> ComposeInit(const Program& like, bool p
     NewOp op{.kind = "fill", .inputs = {}};
     op.outputs = {made};
     op.attrs = Attrs{{"shape", t.shape()}, {"dtype", DTypeName(t.dtype())}};
+    if (!t.placement().empty()) op.attrs.Set("placement", PlacementString(t.placement()));
     if (t.init.kind == CAPSTAN_INIT_CONSTANT) {
       op.attrs.Set("value", t.init.a);
     } else {

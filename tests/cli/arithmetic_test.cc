@@ -76,8 +76,7 @@ TEST(Gpus, AnAmbiguousNameListsItsMeanings) {
 }
 
 TEST(Gpus, AnUnknownNameSuggestsTheNearest) {
-  EXPECT_THAT(std::string(FindGpu("H10O").status().message()),
-              HasSubstr("did you mean \"H100\"?"));
+  EXPECT_THAT(std::string(FindGpu("H10O").status().message()), HasSubstr("did you mean \"H100\"?"));
   EXPECT_EQ(ExitCode(FindGpu("").status()), kExitUsage);
 }
 

@@ -48,7 +48,8 @@ TEST(BadPlan, IsRefused) {
   ExpectUsageError({"plan", "--params", "7e9", "--set", "a.b=1"}, HasSubstr("--set"));
   ExpectUsageError({"plan", "--params", "7e9", "--gpu", "H10O"},
                    AllOf(HasSubstr("did you mean \"H100\"?"), HasSubstr("RTX 4090")));
-  ExpectUsageError({"plan", ConfigPath("tiny-gpt.toml"), "--gpu", "no such"}, HasSubstr("known are"));
+  ExpectUsageError({"plan", ConfigPath("tiny-gpt.toml"), "--gpu", "no such"},
+                   HasSubstr("known are"));
 }
 
 TEST(BadConfig, AMissingFileIsNamed) {

@@ -21,10 +21,10 @@ struct Published {
 };
 
 constexpr Published kPublished[] = {
-    {"gpt2-124m.toml", 124'439'808},     {"gpt2-355m.toml", 354'823'168},
-    {"gpt2-774m.toml", 774'030'080},     {"gpt2-1.5b.toml", 1'557'611'200},
-    {"llama-7b.toml", 6'738'415'616},    {"llama-13b.toml", 13'015'864'320},
-    {"llama-70b.toml", 68'976'648'192},  {"tiny-gpt.toml", 10'844'160},
+    {"gpt2-124m.toml", 124'439'808},    {"gpt2-355m.toml", 354'823'168},
+    {"gpt2-774m.toml", 774'030'080},    {"gpt2-1.5b.toml", 1'557'611'200},
+    {"llama-7b.toml", 6'738'415'616},   {"llama-13b.toml", 13'015'864'320},
+    {"llama-70b.toml", 68'976'648'192}, {"tiny-gpt.toml", 10'844'160},
 };
 
 class Configs : public testing::TestWithParam<Published> {};

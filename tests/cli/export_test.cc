@@ -58,8 +58,7 @@ TEST_F(Export, CopiesTheModelOfTheNewestCheckpointExactly) {
 }
 
 TEST_F(Export, TakesACheckpointToo) {
-  const Outcome o =
-      Capstan({"export", folder_ / "run/checkpoints/step-00000002", folder_ / "out"});
+  const Outcome o = Capstan({"export", folder_ / "run/checkpoints/step-00000002", folder_ / "out"});
   EXPECT_EQ(o.exit_code, 0) << o.err;
   EXPECT_THAT(folder_.List("out"), ElementsAre("config.json", "model.safetensors"));
 }

@@ -16,10 +16,12 @@ using ::testing::Not;
 TEST(PlanParams, PrintsTheBillAndWhichGpusHoldIt) {
   const Outcome o = Capstan({"plan", "--params", "13e9", "--precision", "mixed"});
   EXPECT_EQ(o.exit_code, 0) << o.err;
-  EXPECT_THAT(o.out, HasSubstr("13.00 billion parameters, mixed precision: 26 + 26 + 156 = 208 GB"));
+  EXPECT_THAT(o.out,
+              HasSubstr("13.00 billion parameters, mixed precision: 26 + 26 + 156 = 208 GB"));
   EXPECT_THAT(o.out, HasSubstr("26.0 GB"));
   EXPECT_THAT(o.out, HasSubstr("156.0 GB"));
-  EXPECT_THAT(o.out, HasSubstr("does not fit: needs 208.0 GB, has 85.9 GB; 3 GPUs at least with zero3"));
+  EXPECT_THAT(o.out,
+              HasSubstr("does not fit: needs 208.0 GB, has 85.9 GB; 3 GPUs at least with zero3"));
   for (const char* gpu : {"A100 80GB", "A100 40GB", "H100 80GB", "H200 141GB", "RTX 3090 24GB"}) {
     EXPECT_THAT(o.out, HasSubstr(gpu));
   }
@@ -91,8 +93,8 @@ TEST(PlanConfig, CountsParametersByUse) {
 
 TEST(PlanConfig, FrozenParametersHaveNoGradient) {
   const Folder folder;
-  const Outcome o = Capstan(
-      {"plan", TinyConfig(folder), "--set", "model.trainable=[\"h.*.mlp.*\"]", "--json"});
+  const Outcome o =
+      Capstan({"plan", TinyConfig(folder), "--set", "model.trainable=[\"h.*.mlp.*\"]", "--json"});
   ASSERT_EQ(o.exit_code, 0) << o.err;
   const Json json = Json::parse(o.out);
   EXPECT_EQ(json["parameters"]["trainable"], 2 * (8 * 32 * 32 + 5 * 32));

@@ -78,7 +78,8 @@ TEST(PluginsShow, AnIdOfTwoKindsShowsBothAndKindPicksOne) {
 }
 
 TEST(PluginsShow, TakesAFile) {
-  const Outcome o = Capstan({"plugins", "show", PluginFile("libcapstan_optimizer_sgd.so"), "--json"});
+  const Outcome o =
+      Capstan({"plugins", "show", PluginFile("libcapstan_optimizer_sgd.so"), "--json"});
   ASSERT_EQ(o.exit_code, 0) << o.err;
   const Json json = Json::parse(o.out);
   ASSERT_EQ(json.size(), 1u);

@@ -55,8 +55,8 @@ TEST(Tokenize, CutsShardsAndHoldsOutTheEndOfEveryInput) {
 TEST(Tokenize, NeverCutsInsideACharacter) {
   const Folder folder;
   const std::string in = folder.Write("in.txt", "aaaa\xE2\x82\xAC\xE2\x82\xAC");  // two euro signs
-  const Outcome o = Capstan({"data", "tokenize", in, "--out", folder / "shards",
-                             "--validation-fraction", "0.5"});
+  const Outcome o =
+      Capstan({"data", "tokenize", in, "--out", folder / "shards", "--validation-fraction", "0.5"});
   EXPECT_EQ(o.exit_code, 0) << o.err;
   EXPECT_EQ(TextOf(folder / "shards/train-00000.ctok", 7), "aaaa\xE2\x82\xAC");
   EXPECT_EQ(TextOf(folder / "shards/val-00000.ctok", 3), "\xE2\x82\xAC");
@@ -64,9 +64,9 @@ TEST(Tokenize, NeverCutsInsideACharacter) {
 
 TEST(Tokenize, ReadsStandardInput) {
   const Folder folder;
-  const Outcome o = Capstan({"data", "tokenize", "-", "--out", folder / "shards",
-                             "--validation-fraction", "0.25"},
-                            "", "fedcba98");
+  const Outcome o = Capstan(
+      {"data", "tokenize", "-", "--out", folder / "shards", "--validation-fraction", "0.25"}, "",
+      "fedcba98");
   EXPECT_EQ(o.exit_code, 0) << o.err;
   EXPECT_EQ(TextOf(folder / "shards/train-00000.ctok", 6), "fedcba");
   EXPECT_EQ(TextOf(folder / "shards/val-00000.ctok", 2), "98");
@@ -89,8 +89,8 @@ TEST(Tokenize, LeavesNothingBehindWhenAnInputIsBad) {
       Capstan({"data", "tokenize", in, folder / "absent.txt", "--out", folder / "shards"});
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_THAT(missing.err, HasSubstr("absent.txt does not exist"));
-  const Outcome empty = Capstan(
-      {"data", "tokenize", folder.Write("empty.txt", ""), "--out", folder / "shards"});
+  const Outcome empty =
+      Capstan({"data", "tokenize", folder.Write("empty.txt", ""), "--out", folder / "shards"});
   EXPECT_EQ(empty.exit_code, 1);
   EXPECT_THAT(empty.err, HasSubstr("no text"));
   EXPECT_THAT(folder.List("shards"), ElementsAre());
@@ -99,8 +99,8 @@ TEST(Tokenize, LeavesNothingBehindWhenAnInputIsBad) {
 TEST(Tokenize, RefusesAHeldOutShareWithoutAToken) {
   const Folder folder;
   const std::string in = folder.Write("in.txt", "text");
-  const Outcome o = Capstan({"data", "tokenize", in, "--out", folder / "shards",
-                             "--validation-fraction", "0.01"});
+  const Outcome o = Capstan(
+      {"data", "tokenize", in, "--out", folder / "shards", "--validation-fraction", "0.01"});
   EXPECT_EQ(o.exit_code, 2);
   EXPECT_THAT(o.err, HasSubstr("give a larger share"));
   EXPECT_THAT(folder.List("shards"), ElementsAre());

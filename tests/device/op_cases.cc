@@ -131,7 +131,8 @@ void add_norms(Table& t) {
              {kWrite, kAccumulate, kAccumulate},
              true,
              false,
-             2e-5}};
+             2e-5,
+             1.0}};
   };
   t["rms_norm"] = [](const Sizes& s, Random& r) -> Cases {
     const Array x = r.f({s.B, s.T, s.C}, -2, 3), w = r.f({s.C});
@@ -151,7 +152,8 @@ void add_norms(Table& t) {
              {kWrite, kAccumulate},
              true,
              false,
-             2e-5}};
+             2e-5,
+             1.0}};
   };
   t["softmax"] = [](const Sizes& s, Random& r) -> Cases {
     return {{{"softmax", {r.f({s.B, s.T, s.V}, -8, 8)}, {}, {like({s.B, s.T, s.V})}},

@@ -38,7 +38,8 @@ struct OpCase {
   std::vector<Effect> effects;  // one per output
   bool optional_outputs = false;  // each output may be left out while another is read
   bool elementwise = false;       // output 0 may be input 0
-  double tolerance = 3e-6;        // of f32 against f64, relative to the largest value of a tensor
+  double tolerance = 3e-6;  // of f32 against f64, relative to the largest value of a tensor ...
+  double scale = 1e-3;      // ... or to this, where cancellation may leave nothing but tiny values
 };
 
 // Random operands, all exact in f32, so that both precisions see the same numbers.

@@ -4,6 +4,7 @@
   check.py CHECK --root R     prints every violation; fails if there is one
 """
 import argparse
+import fnmatch
 import pathlib
 import re
 import sys
@@ -11,7 +12,7 @@ import sys
 LONGEST_FILE = 600
 FOLDERS = ["plugin_api", "sdk", "runtime", "kernels", "plugins", "configs", "tests"]
 TOP_LEVEL = {*FOLDERS, "CMakeLists.txt", "CMakePresets.json", "Makefile", "README.md", "LICENSE",
-             "CONTRIBUTING.md", "build", "runs", "data", "shared"}
+             "CONTRIBUTING.md"}
 # What the code of a folder may include of ours, besides itself.
 MAY_INCLUDE = {
     "plugin_api": set(),
@@ -36,10 +37,18 @@ def files_of(root, folder):
                   if path.is_file() and "__pycache__" not in path.parts)
 
 
+def ignored_at_top(root):
+    """Patterns of .gitignore for the top level: what builds and runs leave there."""
+    listing = root / ".gitignore"
+    lines = listing.read_text().split() if listing.is_file() else []
+    return [line.strip("/") for line in lines if line.startswith("/")]
+
+
 def check_top_level(root):
+    ignored = ignored_at_top(root)
     for path in sorted(root.iterdir()):
         if not path.name.startswith(".") and path.name not in TOP_LEVEL \
-                and not path.name.startswith("build"):
+                and not any(fnmatch.fnmatch(path.name, pattern) for pattern in ignored):
             yield path, f"does not belong at the top level; put it into one of {', '.join(FOLDERS)}"
 
 

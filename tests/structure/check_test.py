@@ -71,6 +71,11 @@ class Checks(unittest.TestCase):
         self.write("scripts/x.sh", "")
         self.assert_violation("top_level", "top level")
 
+    def test_what_git_ignores_may_lie_at_the_top(self):
+        self.write(".gitignore", "/build-*/\n*.o\n")
+        self.write("build-mine/x.o", "")
+        self.assertEqual(self.violations("top_level"), [])
+
     def test_a_camel_case_file(self):
         self.write("runtime/LayerNorm.cc", "")
         self.assert_violation("names", "snake_case")

@@ -45,7 +45,7 @@ void fill(const Request& r, capstan_kernel* out) {
   emit(r, out, "fill", [=](const Launch& l) { cpu::fill(n, e.size, e.bytes, l.out<char>(0)); });
 }
 
-// Values depend on seed, key and the place in the tensor alone.
+// Values depend on seed, key and the place in the whole tensor alone.
 cpu::RandomFillParams random_params(const Request& r) {
   const Operand& y = r.out(0);
   if (y.rank() > cpu::kRandomFillMaxRank) {
@@ -55,8 +55,33 @@ cpu::RandomFillParams random_params(const Request& r) {
   cpu::RandomFillParams p;
   p.rank = y.rank();
   for (int d = 0; d < p.rank; ++d) p.global_shape[d] = p.shape[d] = y.dim(d);
+  const std::vector<int64_t> whole = r.attrs().get_ints("global_shape");
+  const std::vector<int64_t> start = r.attrs().get_ints("start");
+  if (!whole.empty() || !start.empty()) {
+    bool fits = static_cast<int>(whole.size()) == p.rank && static_cast<int>(start.size()) == p.rank;
+    for (int d = 0; fits && d < p.rank; ++d) {
+      p.global_shape[d] = whole[d];
+      p.start[d] = start[d];
+      fits = start[d] >= 0 && start[d] + y.dim(d) <= whole[d];
+    }
+    if (!fits) {
+      throw sdk::bug_error(sdk::text("device cpu: ", r.describe(),
+                                     ": global_shape and start do not hold the output's shape"));
+    }
+  }
   p.key = derive_key(r.seed(), static_cast<uint64_t>(r.need_int("key")));
   return p;
+}
+
+// Where element i of the part lies in the row-major order of the whole.
+uint64_t global_index(const cpu::RandomFillParams& p, int64_t i) {
+  int64_t at = 0, stride = 1;
+  for (int d = p.rank - 1; d >= 0; --d) {
+    at += (p.start[d] + i % p.shape[d]) * stride;
+    i /= p.shape[d];
+    stride *= p.global_shape[d];
+  }
+  return static_cast<uint64_t>(at);
 }
 
 // a, b: mean and standard deviation, or the two ends.
@@ -75,7 +100,7 @@ void random(const Request& r, capstan_kernel* out, bool normal, double a, double
       [&]<class T>(T) {
         emit(r, out, "plain random (Philox)", [=](const Launch& l) {
           for (int64_t i = 0; i < n; ++i) {
-            const auto at = static_cast<uint64_t>(i);
+            const uint64_t at = global_index(p, i);
             l.out<T>(0)[i] = normal ? reference::random_normal(p.key, at, T(a), T(b))
                                     : reference::random_uniform(p.key, at, T(a), T(b));
           }
