@@ -128,8 +128,8 @@ typedef struct capstan_ops_v1 {
  *  cache_write(src f[B,T,C], position i32[B]) -> !cache f[B,S,C]
  *  select_position(x f[B,T,C], index i32[B]) -> f[B,1,C]
  *
- * Losses; count f32[1] is the step's weight N, the result is divided by it (0 where N is 0; gradient
- *  ops may be given N/d, of any sign, for a cotangent d); targets i32, -1 ignored
+ * Losses; count f32[1] is the step's weight N, the result is divided by it, or 0 where N is 0;
+ * gradient ops may be given N/d, of any sign, for a cotangent d; targets i32, -1 ignored
  *  linear_cross_entropy(h f[...,K], weight f[V,K], targets i32[...], count) -> loss f32[1];
  *      valid_vocab=0 (0: V)                            :: h, targets S(lead) alike -> P(sum)
  *  linear_cross_entropy_grad(h, weight, targets, count) -> loss, dh, +dweight; valid_vocab=0

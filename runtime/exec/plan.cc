@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "runtime/exec/pack.h"
 #include "runtime/status.h"
 
 namespace capstan {
@@ -82,13 +83,9 @@ absl::Status MemoryPlan::PlacePersistent(const Program& program) {
     auto [it, fresh] = persistent_.try_emplace(Key(program, t));
     if (!fresh) {
       if (it->second.second == bytes) continue;
-      // Inputs are filled anew for each Program that runs, so one place serves whatever sizes they
-      // have: the largest. (Evaluation has one microbatch, decoding one position.)
-      if (t.kind == CAPSTAN_INPUT && bytes < it->second.second) continue;
-      if (t.kind != CAPSTAN_INPUT)
-        return BugError("tensor '", t.name, "' has ", bytes, " bytes in program '",
-                        program.options().name, "' and ", it->second.second,
-                        " in another; shared tensors must agree");
+      return BugError("tensor '", t.name, "' has ", bytes, " bytes in program '",
+                      program.options().name, "' and ", it->second.second,
+                      " in another; shared tensors must agree");
     }
     int64_t& region = region_bytes_[RegionOf(t)];
     it->second = {Place{RegionOf(t), region}, bytes};
@@ -110,10 +107,10 @@ absl::Status MemoryPlan::Linearise(const Program& program, PlannedProgram& plan)
   for (size_t i = 0; i < schedule.size(); ++i) {
     const ScheduleEntry& entry = schedule[i];
     const int segment = program.FindSegment(entry.segment);
+    const bool first = first_seen[entry.segment] == static_cast<int>(i);
+    const bool last = last_seen[entry.segment] == static_cast<int>(i);
     for (OpId id : program.segments()[segment].ops) {
       const Op& op = program.op(id);
-      const bool first = first_seen[entry.segment] == static_cast<int>(i);
-      const bool last = last_seen[entry.segment] == static_cast<int>(i);
       if (op.when.microbatch == CAPSTAN_FIRST_MICROBATCH && !first) continue;
       if (op.when.microbatch == CAPSTAN_LAST_MICROBATCH && !last) continue;
       PlannedLaunch launch{id, entry.microbatch, 0};
@@ -141,6 +138,7 @@ absl::Status MemoryPlan::Linearise(const Program& program, PlannedProgram& plan)
 
 absl::Status MemoryPlan::FindLifetimes(const Program& program, PlannedProgram& plan) {
   plan.instance_of.resize(program.tensor_limit());
+  std::vector<std::vector<bool>> unwanted_of(program.op_limit());  // microbatches repeat ops
   auto slot = [&](TensorId t, int microbatch) -> int& {
     std::vector<int>& list = plan.instance_of[t];
     if (list.size() <= static_cast<size_t>(microbatch + 1)) list.resize(microbatch + 2, -1);
@@ -164,7 +162,8 @@ absl::Status MemoryPlan::FindLifetimes(const Program& program, PlannedProgram& p
       }
       plan.instances[found].last = now;
     }
-    const std::vector<bool> unwanted = UnwantedOutputs(program, op.id);
+    if (unwanted_of[op.id].empty()) unwanted_of[op.id] = UnwantedOutputs(program, op.id);
+    const std::vector<bool>& unwanted = unwanted_of[op.id];
     for (size_t j = 0; j < op.outputs.size(); ++j) {
       const Tensor& t = program.tensor(op.outputs[j]);
       if (!InArena(t) || unwanted[j]) continue;
@@ -243,43 +242,15 @@ absl::Status MemoryPlan::AddWorkspace(const Program& program, Device* device, ui
   return absl::OkStatus();
 }
 
-// Largest first, each at the lowest offset free over its whole life. Values are bucketed by the
-// launches they span, so only those alive at the same time are compared.
 void MemoryPlan::Pack(const Program& program, PlannedProgram& plan) {
-  std::vector<int> order(plan.instances.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](int a, int b) {
-    const Instance &x = plan.instances[a], &y = plan.instances[b];
-    if (x.bytes != y.bytes) return x.bytes > y.bytes;
-    return x.first != y.first ? x.first < y.first : a < b;
-  });
-  constexpr int kBucket = 64;
-  const size_t buckets = plan.launches.size() / kBucket + 1;
-  std::vector<std::vector<int>> alive(buckets);
-  std::vector<int> stamp(plan.instances.size(), -1);
-  std::vector<std::pair<int64_t, int64_t>> taken;
+  std::vector<Span> spans;
+  spans.reserve(plan.instances.size());
+  for (const Instance& i : plan.instances) spans.push_back({i.bytes, i.first, i.last});
+  const std::vector<int64_t> offsets = PackSpans(spans, plan.launches.size());
   int64_t peak = 0;
-  for (int index : order) {
-    Instance& instance = plan.instances[index];
-    taken.clear();
-    for (int b = instance.first / kBucket; b <= instance.last / kBucket; ++b) {
-      for (int other : alive[b]) {
-        const Instance& o = plan.instances[other];
-        if (stamp[other] == index || o.last < instance.first || o.first > instance.last) continue;
-        stamp[other] = index;
-        taken.emplace_back(o.offset, o.offset + o.bytes);
-      }
-    }
-    std::sort(taken.begin(), taken.end());
-    int64_t offset = 0;
-    for (const auto& [begin, end] : taken) {
-      if (begin - offset >= instance.bytes) break;
-      offset = std::max(offset, end);
-    }
-    instance.offset = offset;
-    peak = std::max(peak, offset + instance.bytes);
-    for (int b = instance.first / kBucket; b <= instance.last / kBucket; ++b)
-      alive[b].push_back(index);
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    plan.instances[i].offset = offsets[i];
+    peak = std::max(peak, offsets[i] + plan.instances[i].bytes);
   }
   int64_t& arena = region_bytes_[kArena];
   if (peak <= arena && arena > 0) return;

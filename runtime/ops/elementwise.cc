@@ -118,7 +118,8 @@ absl::Status PrepareQuantize(InferContext& ctx, Labels& labels) {
 
 // Ranges count elements along x; those of the scales count blocks.
 absl::Status CheckQuantize(InferContext& ctx) {
-  for (AxisPlacement item : ctx.outputs[1].placement) {
+  const Placement scales = ctx.outputs[1].placement;
+  for (AxisPlacement item : scales) {
     const AxisPlacement x = PlacementOn(ctx.inputs[0]->placement(), item.axis);
     if (item.kind != CAPSTAN_SHARD || x.dim != item.dim) continue;
     const bool last = item.dim == static_cast<int>(ctx.inputs[0]->shape().size()) - 1;

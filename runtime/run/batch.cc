@@ -64,16 +64,19 @@ absl::StatusOr<double> BatchLoader::Load(int64_t first) {
                      "; nothing to learn from");
   }
   if (count_ != kNone)
-    CAPSTAN_RETURN_IF_ERROR(
-        SetScalar(*program_, *storage_, kInputCount, static_cast<float>(weight)));
+    CAPSTAN_RETURN_IF_ERROR(SetScalar(*program_, *storage_, kInputCount, weight));
   return weight;
 }
 
 absl::Status SetScalar(const Program& program, Storage& storage, const std::string& name,
-                       float value) {
+                       double value) {
   const TensorId t = program.FindTensor(name);
   if (t == kNone) return absl::OkStatus();
-  return storage.device()->Copy(storage.Data(program, t), &value, sizeof(value));
+  if (SameDType(program.tensor(t).dtype(), kF64)) {
+    return storage.device()->Copy(storage.Data(program, t), &value, sizeof(value));
+  }
+  const auto narrow = static_cast<float>(value);
+  return storage.device()->Copy(storage.Data(program, t), &narrow, sizeof(narrow));
 }
 
 absl::Status SetScalar(const Program& program, Storage& storage, const std::string& name,

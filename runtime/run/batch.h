@@ -45,9 +45,9 @@ class BatchLoader {
   TensorId sample_ = kNone, count_ = kNone;
 };
 
-// Writes one scalar input; does nothing when the Program has no such input.
+// Writes one scalar input (f32 or f64; i64); does nothing when the Program has no such input.
 absl::Status SetScalar(const Program& program, Storage& storage, const std::string& name,
-                       float value);
+                       double value);
 absl::Status SetScalar(const Program& program, Storage& storage, const std::string& name,
                        int64_t value);
 // Reads a named f32 (or f64) scalar.

@@ -142,7 +142,8 @@ class Composer {
     }
     capstan_loss request{};
     request.struct_size = sizeof(request);
-    CAPSTAN_ASSIGN_OR_RETURN(request.count, Input(kInputCount, kF32, {1}, CAPSTAN_SCOPE_STEP));
+    CAPSTAN_ASSIGN_OR_RETURN(request.count,
+                             Input(kInputCount, ScalarDType(), {1}, CAPSTAN_SCOPE_STEP));
     ProgramHandle handle(*program_);
     request.program = handle.get();
     request.position = {sizeof(capstan_position), kForwardSegment, kNone, 0};
@@ -162,7 +163,7 @@ class Composer {
     metric.kind = CAPSTAN_STATE;
     metric.role = "metric";
     metric.type = program_->tensor(loss).type;
-    metric.type.dtype = kF32;
+    metric.type.dtype = ScalarDType();
     CAPSTAN_ASSIGN_OR_RETURN(TensorId sum, program_->AddTensor(std::move(metric)));
     NewOp add{.kind = "accumulate", .inputs = {loss}, .attrs = {}, .outputs = {sum}};
     return program_->AddOp({kForwardSegment}, std::move(add)).status();
@@ -220,6 +221,12 @@ class Composer {
     if (phase == CAPSTAN_PHASE_FINISH) return ClipPhase();
     if (phase == CAPSTAN_PHASE_UPDATE) return UpdatePhase();
     return absl::OkStatus();
+  }
+
+  // Of scalars that meet activations: f64 programs are f64 throughout.
+  DType ScalarDType() const {
+    const DType parameter = in_.precision.vtable->dtype(in_.precision.self, CAPSTAN_ROLE_PARAMETER);
+    return SameDType(parameter, kF64) ? kF64 : kF32;
   }
 
   std::vector<TensorId> Gradients() const {
@@ -319,7 +326,7 @@ class Composer {
     update.states = states.data();
     update.state_count = states.size();
     CAPSTAN_ASSIGN_OR_RETURN(update.learning_rate,
-                             Input(group.lr_input, kF32, {1}, CAPSTAN_SCOPE_STEP));
+                             Input(group.lr_input, ScalarDType(), {1}, CAPSTAN_SCOPE_STEP));
     CAPSTAN_ASSIGN_OR_RETURN(update.step, Input(kInputStep, kI64, {1}, CAPSTAN_SCOPE_STEP));
     update.gradient_scale = gradient_scale_;
     update.guard = guard_;

@@ -139,4 +139,21 @@ absl::Status Generator::Run(std::vector<int32_t> tokens, int64_t new_tokens, int
   return absl::OkStatus();
 }
 
+absl::Status Generator::Score(const std::vector<int32_t>& tokens,
+                              const std::function<void(const std::vector<float>&)>& logits) {
+  const auto count = static_cast<int64_t>(tokens.size());
+  const int64_t prompt = prompt_.program->options().sequence_length;
+  if (count < prompt || count > context_) {
+    return UsageError("a sequence of ", count, " tokens was given; this generator takes ", prompt,
+                      " to ", context_);
+  }
+  CAPSTAN_RETURN_IF_ERROR(Feed(prompt_, tokens.data(), prompt, 0));
+  logits(logits_);
+  for (int64_t i = prompt; i < count; ++i) {
+    CAPSTAN_RETURN_IF_ERROR(Feed(decode_, &tokens[i], 1, i));
+    logits(logits_);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace capstan

@@ -38,6 +38,11 @@ class Generator {
   absl::Status Run(std::vector<int32_t> tokens, int64_t new_tokens, int64_t vocabulary,
                    const SamplingOptions& options, const std::function<bool(int32_t)>& emit);
 
+  // Reads given tokens: calls `logits` with the prediction after the prompt's length of them, then
+  // after each further one.
+  absl::Status Score(const std::vector<int32_t>& tokens,
+                     const std::function<void(const std::vector<float>&)>& logits);
+
  private:
   struct Stage {
     std::unique_ptr<Program> program;

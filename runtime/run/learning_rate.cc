@@ -24,7 +24,7 @@ double LearningRate(const Schedule& s, double base, int64_t step, int64_t steps)
     if (step < start) return base;
     const double t =
         std::clamp(static_cast<double>(step - start + 1) / static_cast<double>(decay), 0.0, 1.0);
-    return base + (low - base) * t;
+    return low + (base - low) * (1.0 - t);
   }
   return base;
 }

@@ -107,6 +107,9 @@ class Trainer {
     CAPSTAN_ASSIGN_OR_RETURN(data_, session_.OpenData(CAPSTAN_SPLIT_TRAIN));
     CAPSTAN_ASSIGN_OR_RETURN(steps_, session_.Steps(data_->epoch_size(data_.self())));
     CAPSTAN_ASSIGN_OR_RETURN(Device * device, session_.device());
+    // Before the run's memory is there: measuring takes some of its own for a moment.
+    CAPSTAN_ASSIGN_OR_RETURN(capstan_roofline roofline, device->Measure(kF32));
+    peak_flops_ = roofline.matmul_flops;
     CAPSTAN_ASSIGN_OR_RETURN(train_, ComposeTrain(session_.ingredients()));
     CAPSTAN_RETURN_IF_ERROR(plan_.Add(*train_, device, run_.seed));
     if (run_.validation_every > 0) {
@@ -131,8 +134,6 @@ class Trainer {
       eval_loader_.emplace(std::move(v));
     }
     CAPSTAN_ASSIGN_OR_RETURN(flops_per_step_, ModelFlops(*eval_, run_.global_batch));
-    CAPSTAN_ASSIGN_OR_RETURN(capstan_roofline roofline, device->Measure(kF32));
-    peak_flops_ = roofline.matmul_flops;
     return absl::OkStatus();
   }
 
@@ -183,8 +184,7 @@ class Trainer {
     const auto& groups = session_.ingredients().optimizers;
     for (size_t g = 0; g < groups.size(); ++g) {
       const double rate = session_.Rate(g, step_, steps_);
-      CAPSTAN_RETURN_IF_ERROR(
-          SetScalar(*train_, *storage_, groups[g].lr_input, static_cast<float>(rate)));
+      CAPSTAN_RETURN_IF_ERROR(SetScalar(*train_, *storage_, groups[g].lr_input, rate));
     }
     CAPSTAN_RETURN_IF_ERROR(SetScalar(*train_, *storage_, kInputStep, step_ + 1));
     if (options_.trace && step_ + 1 == steps_) {

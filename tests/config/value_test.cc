@@ -42,6 +42,12 @@ TEST(ParseToml, NamesTheLineOfASyntaxError) {
               testing::StartsWith("a.toml:2: not valid TOML: "));
 }
 
+TEST(ParseToml, RefusesATableHeaderWithoutAKey) {
+  for (const char* text : {"[= 1", "[", "[[", "[[=]]", "[.a]", "[a.=]"}) {
+    EXPECT_FALSE(ParseToml(text, TestSource()).ok()) << text;
+  }
+}
+
 TEST(ParseToml, RefusesDuplicateKeys) {
   EXPECT_FALSE(ParseToml("a = 1\na = 2\n", TestSource()).ok());
 }

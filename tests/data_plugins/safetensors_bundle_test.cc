@@ -534,42 +534,5 @@ TEST_F(Folder, EveryTruncationIsRefused) {
   }
 }
 
-// ---- the reference implementation ------------------------------------------------------------
-
-std::string python() {
-  const char* chosen = std::getenv("CAPSTAN_PYTHON");
-  return chosen != nullptr ? chosen : "python3";
-}
-
-TEST(SafetensorsInterop, PythonReadsWhatWeWriteAndWeReadWhatItWrites) {
-  if (std::system((python() + " -c 'import safetensors.numpy, numpy' 2>/dev/null").c_str()) != 0) {
-    GTEST_SKIP() << "needs Python with safetensors and numpy (CAPSTAN_PYTHON names another Python)";
-  }
-  Scratch scratch;
-  save_counted(scratch / "ours", {5, 3});
-  write_file(scratch / "check.py", R"(
-import sys, numpy, safetensors, safetensors.numpy
-ours, theirs = sys.argv[1:]
-w = safetensors.numpy.load_file(ours)["w"]
-assert w.dtype == numpy.float32 and (w == numpy.arange(15, dtype=numpy.float32).reshape(5, 3)).all()
-with safetensors.safe_open(ours, "np") as f:
-    assert f.metadata() == {"format": "pt"}
-safetensors.numpy.save_file({"w": w, "i": numpy.arange(4, dtype=numpy.int64), "b": numpy.array([True])},
-                            theirs)
-)");
-  const std::string command = python() + " " + (scratch / "check.py") + " " +
-                              (scratch / "ours/model.safetensors") + " " +
-                              (scratch / "theirs.safetensors");
-  ASSERT_EQ(std::system(command.c_str()), 0);
-  const BundleReader reader(scratch / "theirs.safetensors");
-  ASSERT_EQ(reader.tensor_count(), 3u);
-  std::vector<float> w(15);
-  reader.get("model", "w", whole({5, 3}), w.data());
-  EXPECT_EQ(w, counted(15));
-  std::vector<std::int64_t> i(2);
-  reader.get("model", "i", {{2}, {2}}, i.data());
-  EXPECT_THAT(i, ElementsAre(2, 3));
-}
-
 }  // namespace
 }  // namespace capstan::safetensors

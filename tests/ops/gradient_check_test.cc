@@ -36,7 +36,7 @@ void AddCase(std::vector<GradientCase>& cases, std::string name, Build build) {
 
 // ---- dense layers
 
-void DenseCases(std::vector<GradientCase>& cases) {
+void LinearCases(std::vector<GradientCase>& cases) {
   for (const auto& [lead, k, n] : std::vector<std::tuple<Dims, int64_t, int64_t>>{
            {{4}, 3, 2}, {{1}, 1, 1}, {{2, 3}, 5, 7}, {{}, 3, 4}, {{2, 1, 3}, 1, 17}}) {
     Dims x = lead;
@@ -57,6 +57,9 @@ void DenseCases(std::vector<GradientCase>& cases) {
       });
     }
   }
+}
+
+void MatmulCases(std::vector<GradientCase>& cases) {
   for (int64_t ta : {0, 1}) {
     for (int64_t tb : {0, 1}) {
       for (const Dims& lead : {Dims{}, Dims{3}, Dims{2, 1}}) {
@@ -73,6 +76,9 @@ void DenseCases(std::vector<GradientCase>& cases) {
       }
     }
   }
+}
+
+void LookupCases(std::vector<GradientCase>& cases) {
   for (const Dims& ids : {Dims{1}, Dims{2, 5}, Dims{3, 1, 2}}) {
     AddCase(cases, "embedding_" + Text(ids), [=](GradientWorld& w) {
       w.SumToLoss(w.Op("embedding", {w.Ids("ids", ids, 0, 6), w.P("table", {6, 3})})[0]);
@@ -109,6 +115,11 @@ void NormCases(std::vector<GradientCase>& cases) {
     });
     AddCase(cases, "softmax_" + Text(shape),
             [=](GradientWorld& w) { w.SumToLoss(w.Op("softmax", {w.P("x", shape, -2, 2)})[0]); });
+  }
+}
+
+void ActivationCases(std::vector<GradientCase>& cases) {
+  for (const Dims& shape : {Dims{2, 3}, Dims{1, 2}, Dims{2, 3, 5}, Dims{3, 17}, Dims{4}}) {
     for (const char* mode : {"tanh", "none"}) {
       AddCase(cases, std::string("gelu_") + mode + "_" + Text(shape), [=](GradientWorld& w) {
         w.SumToLoss(
@@ -128,6 +139,9 @@ void NormCases(std::vector<GradientCase>& cases) {
               [=](GradientWorld& w) { w.SumToLoss(w.Op(kind, {w.P("x", shape, 0.5, 2)})[0]); });
     }
   }
+}
+
+void DropoutCases(std::vector<GradientCase>& cases) {
   for (const Dims& shape : {Dims{1, 1, 1}, Dims{2, 3, 5}, Dims{3, 2, 8}}) {
     AddCase(cases, "dropout_" + Text(shape), [=](GradientWorld& w) {
       std::vector<int64_t> samples(shape[0]);
@@ -172,6 +186,9 @@ void AttentionCases(std::vector<GradientCase>& cases) {
       }
     }
   }
+}
+
+void RotaryCases(std::vector<GradientCase>& cases) {
   for (int64_t interleaved : {0, 1}) {
     for (int64_t inverse : {0, 1}) {
       AddCase(cases, "rotary_" + std::to_string(interleaved) + std::to_string(inverse),
@@ -297,9 +314,14 @@ void ShapeCases(std::vector<GradientCase>& cases) {
 const std::vector<GradientCase>& Cases() {
   static const std::vector<GradientCase> cases = [] {
     std::vector<GradientCase> made;
-    DenseCases(made);
+    LinearCases(made);
+    MatmulCases(made);
+    LookupCases(made);
     NormCases(made);
+    ActivationCases(made);
+    DropoutCases(made);
     AttentionCases(made);
+    RotaryCases(made);
     LossCases(made);
     ArithmeticCases(made);
     ShapeCases(made);

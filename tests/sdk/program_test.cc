@@ -38,9 +38,11 @@ class ProgramTest : public testing::Test {
   sdk::Program program() { return sdk::Program(ProgramService(), handle_.get()); }
 
   OpRegistry ops_;
-  Program host_{
-      &ops_, Program::Options{
-                 .name = "train", .microbatches = 2, .micro_batch_size = 3, .sequence_length = 4}};
+  Program host_{&ops_, Program::Options{.name = "train",
+                                        .microbatches = 2,
+                                        .micro_batch_size = 3,
+                                        .sequence_length = 4,
+                                        .mesh = {}}};
   ProgramHandle handle_{host_};
 };
 
