@@ -102,7 +102,7 @@ double measure_triad(const Settings& s) {
 uint64_t library_bytes(const Settings& s) {
   // Measured as growth of the resident set; see the README for how and for the numbers.
   constexpr uint64_t kCode = uint64_t{48} << 20;      // pages of libdnnl and generated code
-  constexpr uint64_t kPerThread = uint64_t{24} << 20;  // packed panels, stacks, malloc arenas
+  constexpr uint64_t kPerThread = uint64_t{8} << 20;  // packed panels, stacks, malloc arenas
   return kCode + kPerThread * static_cast<uint64_t>(s.threads);
 }
 
