@@ -117,8 +117,10 @@ TEST(Memory, LibrariesStayWithinTheDeclaredBound) {
   const auto product = [&](int64_t N) {
     std::vector<double> x(static_cast<size_t>(M * K), 0.5), w(static_cast<size_t>(N * K), 0.25);
     device.run({"linear", {f32({M, K}, x), f32({N, K}, w)}, {}, {like({M, N}, sdk::kF32)}});
-    device.run({"linear_dw", {f32({M, K}, x), f32({M, N}, std::vector<double>(static_cast<size_t>(M * N), 1))},
-                {}, {like({N, K}, sdk::kF32)}});
+    device.run({"linear_dw",
+                {f32({M, K}, x), f32({M, N}, std::vector<double>(static_cast<size_t>(M * N), 1))},
+                {},
+                {like({N, K}, sdk::kF32)}});
   };
   const uint64_t before = resident_bytes();
   product(3072);
@@ -161,7 +163,8 @@ TEST(Options, BoundWorkersLeaveTheCallerFree) {
   sched_getaffinity(0, sizeof before, &before);
   const CpuDevice device({.threads = 2, .bind = true});
   const std::vector<double> x(1 << 16, 1.5);
-  const auto y = device.run({"scale", {f32({1 << 16}, x)}, {{"factor", 2.0}}, {like({1 << 16}, sdk::kF32)}});
+  const auto y =
+      device.run({"scale", {f32({1 << 16}, x)}, {{"factor", 2.0}}, {like({1 << 16}, sdk::kF32)}});
   EXPECT_EQ(y[0].values[65535], 3.0);
   sched_getaffinity(0, sizeof after, &after);
   EXPECT_TRUE(CPU_EQUAL(&before, &after));
@@ -190,11 +193,14 @@ TEST(Launch, WorksOnThreadsThatDidNotMakeTheDevice) {
   const size_t n = 1 << 18;
   std::vector<Array> y;
   std::thread other([&] {
-    y = device.run({"scale", {f32({1 << 18}, std::vector<double>(n, 1.5))}, {{"factor", 2.0}},
+    y = device.run({"scale",
+                    {f32({1 << 18}, std::vector<double>(n, 1.5))},
+                    {{"factor", 2.0}},
                     {like({1 << 18}, sdk::kF32)}});
   });
   other.join();
-  EXPECT_TRUE(std::all_of(y[0].values.begin(), y[0].values.end(), [](double v) { return v == 3.0; }));
+  EXPECT_TRUE(
+      std::all_of(y[0].values.begin(), y[0].values.end(), [](double v) { return v == 3.0; }));
 }
 
 TEST(Device, ProbesAndIdentifiesItself) {
@@ -214,7 +220,8 @@ TEST(Device, MeasuresPlausiblePeaksQuickly) {
   auto roofline = sdk::sized<capstan_roofline>();
   const auto start = std::chrono::steady_clock::now();
   sdk::check(device.vtable().measure(device.self(), sdk::kF32, &roofline));
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   EXPECT_GT(roofline.matmul_flops, 1e8);
   EXPECT_GT(roofline.memory_bytes, 1e8);
   RecordProperty("gigaflops", std::to_string(roofline.matmul_flops * 1e-9));
@@ -229,7 +236,9 @@ TEST(Device, MeasuresPlausiblePeaksQuickly) {
 TEST(Device, TwoInstancesWorkSideBySide) {
   const CpuDevice one({.threads = 1}), two({.threads = 2});
   const size_t n = 100000;
-  const Call call{"scale", {f32({100000}, std::vector<double>(n, 0.5))}, {{"factor", 4.0}},
+  const Call call{"scale",
+                  {f32({100000}, std::vector<double>(n, 0.5))},
+                  {{"factor", 4.0}},
                   {like({100000}, sdk::kF32)}};
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(one.run(call)[0].values, two.run(call)[0].values);

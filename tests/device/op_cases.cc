@@ -37,26 +37,34 @@ RowStats row_stats(const Array& x, int64_t channels, double eps) {
 
 void add_dense(Table& t) {
   t["embedding"] = [](const Sizes& s, Random& r) -> Cases {
-    const Call whole{"embedding", {r.ids({s.B, s.T}, 0, s.V - 1), r.f({s.V, s.C})}, {},
-                     {like({s.B, s.T, s.C})}};
-    Call cut{"embedding", {r.ids({s.B, s.T}, 0, 3 * s.V), r.f({s.V, s.C})}, {{"vocab_start", s.V}},
+    const Call whole{
+        "embedding", {r.ids({s.B, s.T}, 0, s.V - 1), r.f({s.V, s.C})}, {}, {like({s.B, s.T, s.C})}};
+    Call cut{"embedding",
+             {r.ids({s.B, s.T}, 0, 3 * s.V), r.f({s.V, s.C})},
+             {{"vocab_start", s.V}},
              {like({s.B, s.T, s.C})}};
     return {{whole, {kWrite}}, {cut, {kWrite}}};
   };
   t["embedding_grad"] = [](const Sizes& s, Random& r) -> Cases {
-    const Call whole{"embedding_grad", {r.ids({s.B, s.T}, 0, s.V - 1), r.f({s.B, s.T, s.C})},
-                     {{"vocab", s.V}}, {like({s.V, s.C})}};
-    const Call cut{"embedding_grad", {r.ids({s.B, s.T}, 0, 3 * s.V), r.f({s.B, s.T, s.C})},
-                   {{"vocab", s.V}, {"vocab_start", s.V}}, {like({s.V, s.C})}};
+    const Call whole{"embedding_grad",
+                     {r.ids({s.B, s.T}, 0, s.V - 1), r.f({s.B, s.T, s.C})},
+                     {{"vocab", s.V}},
+                     {like({s.V, s.C})}};
+    const Call cut{"embedding_grad",
+                   {r.ids({s.B, s.T}, 0, 3 * s.V), r.f({s.B, s.T, s.C})},
+                   {{"vocab", s.V}, {"vocab_start", s.V}},
+                   {like({s.V, s.C})}};
     return {{whole, {kAccumulate}}, {cut, {kAccumulate}}};
   };
   t["gather"] = [](const Sizes& s, Random& r) -> Cases {
-    return {{{"gather", {r.f({s.V, s.C}), r.ids({s.B, s.T}, 0, s.V - 1)}, {},
-              {like({s.B, s.T, s.C})}},
-             {kWrite}}};
+    return {
+        {{"gather", {r.f({s.V, s.C}), r.ids({s.B, s.T}, 0, s.V - 1)}, {}, {like({s.B, s.T, s.C})}},
+         {kWrite}}};
   };
   t["gather_grad"] = [](const Sizes& s, Random& r) -> Cases {
-    return {{{"gather_grad", {r.ids({s.T}, 0, s.V - 1), r.f({s.T, s.C})}, {{"rows", s.V}},
+    return {{{"gather_grad",
+              {r.ids({s.T}, 0, s.V - 1), r.f({s.T, s.C})},
+              {{"rows", s.V}},
               {like({s.V, s.C})}},
              {kWrite}}};
   };
@@ -83,9 +91,10 @@ void add_dense(Table& t) {
       const Array x = r.f({s.B, s.T, s.K}), w = r.f({s.N, s.K}), b = r.f({s.N});
       const std::vector<Array> out = {like({s.B, s.T, s.N}), like({s.B, s.T, s.N})};
       cases.push_back({{"linear_gelu", {x, w, b}, {{"approximate", approximate}}, out},
-                       {kWrite, kWrite}, true});
-      cases.push_back({{"linear_gelu", {x, w}, {{"approximate", approximate}}, out},
-                       {kWrite, kWrite}, true});
+                       {kWrite, kWrite},
+                       true});
+      cases.push_back(
+          {{"linear_gelu", {x, w}, {{"approximate", approximate}}, out}, {kWrite, kWrite}, true});
     }
     return cases;
   };
@@ -96,9 +105,11 @@ void add_dense(Table& t) {
         const Shape a = ta ? Shape{s.B, s.H, s.K, s.T} : Shape{s.B, s.H, s.T, s.K};
         const Shape b = tb ? Shape{s.B, s.H, s.N, s.K} : Shape{s.B, s.H, s.K, s.N};
         const sdk::Attrs attrs = {{"transpose_a", ta}, {"transpose_b", tb}};
-        cases.push_back({{"matmul", {r.f(a), r.f(b)}, attrs, {like({s.B, s.H, s.T, s.N})}}, {kWrite}});
+        cases.push_back(
+            {{"matmul", {r.f(a), r.f(b)}, attrs, {like({s.B, s.H, s.T, s.N})}}, {kWrite}});
         const Shape flat = tb ? Shape{s.N, s.K} : Shape{s.K, s.N};
-        cases.push_back({{"matmul", {r.f(a), r.f(flat)}, attrs, {like({s.B, s.H, s.T, s.N})}}, {kWrite}});
+        cases.push_back(
+            {{"matmul", {r.f(a), r.f(flat)}, attrs, {like({s.B, s.H, s.T, s.N})}}, {kWrite}});
       }
     }
     return cases;
@@ -137,7 +148,9 @@ void add_norms(Table& t) {
   t["rms_norm"] = [](const Sizes& s, Random& r) -> Cases {
     const Array x = r.f({s.B, s.T, s.C}, -2, 3), w = r.f({s.C});
     OpCase all{{"rms_norm", {x, w}, {{"eps", 1e-6}}, {like({s.B, s.T, s.C}), like({s.B, s.T})}},
-               {kWrite, kWrite}, false, true};
+               {kWrite, kWrite},
+               false,
+               true};
     OpCase only_y = all;
     only_y.call.outputs[1] = none();
     return {all, only_y};
@@ -157,12 +170,18 @@ void add_norms(Table& t) {
   };
   t["softmax"] = [](const Sizes& s, Random& r) -> Cases {
     return {{{"softmax", {r.f({s.B, s.T, s.V}, -8, 8)}, {}, {like({s.B, s.T, s.V})}},
-             {kWrite}, false, true}};
+             {kWrite},
+             false,
+             true}};
   };
   t["softmax_grad"] = [](const Sizes& s, Random& r) -> Cases {
-    return {{{"softmax_grad", {r.f({s.B, s.T, s.V}), r.f({s.B, s.T, s.V}, 0, 0.1)}, {},
+    return {{{"softmax_grad",
+              {r.f({s.B, s.T, s.V}), r.f({s.B, s.T, s.V}, 0, 0.1)},
+              {},
               {like({s.B, s.T, s.V})}},
-             {kWrite}, false, true}};
+             {kWrite},
+             false,
+             true}};
   };
 }
 
@@ -172,13 +191,15 @@ void add_activations(Table& t) {
     double low, high;
   };
   const std::map<std::string, Domain> unaries = {
-      {"relu", {-2, 2}},       {"silu", {-6, 6}},     {"sigmoid", {-6, 6}}, {"tanh", {-3, 3}},
-      {"exp", {-3, 3}},        {"log", {0.1, 4}},     {"sqrt", {0.1, 4}},   {"rsqrt", {0.1, 4}},
-      {"reciprocal", {0.2, 4}}, {"neg", {-2, 2}},     {"square", {-2, 2}},  {"abs", {-2, 2}}};
+      {"relu", {-2, 2}},        {"silu", {-6, 6}}, {"sigmoid", {-6, 6}}, {"tanh", {-3, 3}},
+      {"exp", {-3, 3}},         {"log", {0.1, 4}}, {"sqrt", {0.1, 4}},   {"rsqrt", {0.1, 4}},
+      {"reciprocal", {0.2, 4}}, {"neg", {-2, 2}},  {"square", {-2, 2}},  {"abs", {-2, 2}}};
   for (const auto& [name, domain] : unaries) {
     t[name] = [name = name, domain = domain](const Sizes& s, Random& r) -> Cases {
       return {{{name, {r.f({s.B, s.T, s.C}, domain.low, domain.high)}, {}, {like({s.B, s.T, s.C})}},
-               {kWrite}, false, true}};
+               {kWrite},
+               false,
+               true}};
     };
   }
   t["unary_grad"] = [unaries](const Sizes& s, Random& r) -> Cases {
@@ -188,36 +209,52 @@ void add_activations(Table& t) {
                         {r.f({s.B, s.C}), r.f({s.B, s.C}, domain.low, domain.high)},
                         {{"function", name}},
                         {like({s.B, s.C})}},
-                       {kWrite}, false, true});
+                       {kWrite},
+                       false,
+                       true});
     }
     return cases;
   };
   t["gelu"] = [](const Sizes& s, Random& r) -> Cases {
     Cases cases;
     for (const char* approximate : {"tanh", "none"}) {
-      cases.push_back({{"gelu", {r.f({s.B, s.T, s.C}, -6, 6)}, {{"approximate", approximate}},
+      cases.push_back({{"gelu",
+                        {r.f({s.B, s.T, s.C}, -6, 6)},
+                        {{"approximate", approximate}},
                         {like({s.B, s.T, s.C})}},
-                       {kWrite}, false, true});
+                       {kWrite},
+                       false,
+                       true});
     }
     return cases;
   };
   t["gelu_grad"] = [](const Sizes& s, Random& r) -> Cases {
     Cases cases;
     for (const char* approximate : {"tanh", "none"}) {
-      cases.push_back({{"gelu_grad", {r.f({s.B, s.C}), r.f({s.B, s.C}, -6, 6)},
-                        {{"approximate", approximate}}, {like({s.B, s.C})}},
-                       {kWrite}, false, true});
+      cases.push_back({{"gelu_grad",
+                        {r.f({s.B, s.C}), r.f({s.B, s.C}, -6, 6)},
+                        {{"approximate", approximate}},
+                        {like({s.B, s.C})}},
+                       {kWrite},
+                       false,
+                       true});
     }
     return cases;
   };
   t["swiglu"] = [](const Sizes& s, Random& r) -> Cases {
     return {{{"swiglu", {r.f({s.B, s.C}, -4, 4), r.f({s.B, s.C})}, {}, {like({s.B, s.C})}},
-             {kWrite}, false, true}};
+             {kWrite},
+             false,
+             true}};
   };
   t["swiglu_grad"] = [](const Sizes& s, Random& r) -> Cases {
-    return {{{"swiglu_grad", {r.f({s.B, s.C}), r.f({s.B, s.C}, -4, 4), r.f({s.B, s.C})}, {},
+    return {{{"swiglu_grad",
+              {r.f({s.B, s.C}), r.f({s.B, s.C}, -4, 4), r.f({s.B, s.C})},
+              {},
               {like({s.B, s.C}), like({s.B, s.C})}},
-             {kWrite, kWrite}, true, true}};
+             {kWrite, kWrite},
+             true,
+             true}};
   };
   t["dropout"] = [](const Sizes& s, Random& r) -> Cases {
     Cases cases;
@@ -227,7 +264,9 @@ void add_activations(Table& t) {
                         {r.f({s.B, s.T, s.C}), step(7), sample, r.ids({s.B, s.T}, 0, 4096)},
                         {{"p", p}, {"key", 77}, {"channel_start", 5}},
                         {like({s.B, s.T, s.C})}},
-                       {kWrite}, false, true});
+                       {kWrite},
+                       false,
+                       true});
     }
     return cases;
   };
@@ -268,7 +307,9 @@ void add_attention(Table& t) {
     for (const sdk::Attrs& attrs :
          {sdk::Attrs{{"head_dim", s.D}},
           sdk::Attrs{{"head_dim", s.D}, {"inverse", 1}, {"interleaved", 1}},
-          sdk::Attrs{{"head_dim", s.D}, {"theta", 500000.0}, {"scaling_factor", 8.0},
+          sdk::Attrs{{"head_dim", s.D},
+                     {"theta", 500000.0},
+                     {"scaling_factor", 8.0},
                      {"original_max_position", 8192}}}) {
       cases.push_back({{"rotary", {x, position}, attrs, {like(x.shape)}}, {kWrite}, false, true});
     }
@@ -287,7 +328,10 @@ void add_attention(Table& t) {
       const std::vector<Array> out = {like({s.B, s.T, s.H * s.D}), like({s.B, s.S, s.G * s.D}),
                                       like({s.B, s.S, s.G * s.D})};
       cases.push_back({{"attention_grad", in, forward.call.attrs, out},
-                       {kWrite, kWrite, kWrite}, true, false, 1e-5});
+                       {kWrite, kWrite, kWrite},
+                       true,
+                       false,
+                       1e-5});
     }
     return cases;
   };
@@ -298,14 +342,19 @@ void add_attention(Table& t) {
                r.ids({s.B}, 0, 9)},
               {{"head_dim", s.D}},
               {like({s.B, s.T, s.H * s.D})}},
-             {kWrite}, false, false, 1e-5}};
+             {kWrite},
+             false,
+             false,
+             1e-5}};
   };
   t["cache_write"] = [](const Sizes& s, Random& r) -> Cases {
     Array cache = r.f({s.B, s.T + 4, s.C});
     return {{{"cache_write", {r.f({s.B, s.T, s.C}), r.ids({s.B}, 0, 4)}, {}, {cache}}, {kUpdate}}};
   };
   t["select_position"] = [](const Sizes& s, Random& r) -> Cases {
-    return {{{"select_position", {r.f({s.B, s.T, s.C}), r.ids({s.B}, 0, s.T - 1)}, {},
+    return {{{"select_position",
+              {r.f({s.B, s.T, s.C}), r.ids({s.B}, 0, s.T - 1)},
+              {},
               {like({s.B, 1, s.C})}},
              {kWrite}}};
   };
@@ -321,24 +370,30 @@ void add_losses(Table& t) {
   t["linear_cross_entropy"] = [attrs_of](const Sizes& s, Random& r) -> Cases {
     Cases cases;
     for (const int64_t valid : {s.V, s.V - 1}) {
-      cases.push_back({{"linear_cross_entropy",
-                        {r.f({s.B, s.T, s.K}), r.f({s.V, s.K}), r.ids({s.B, s.T}, -1, valid - 1),
-                         scalar(11)},
-                        attrs_of(s, valid),
-                        {like({1})}},
-                       {kWrite}, false, false, 1e-5});
+      cases.push_back(
+          {{"linear_cross_entropy",
+            {r.f({s.B, s.T, s.K}), r.f({s.V, s.K}), r.ids({s.B, s.T}, -1, valid - 1), scalar(11)},
+            attrs_of(s, valid),
+            {like({1})}},
+           {kWrite},
+           false,
+           false,
+           1e-5});
     }
     return cases;
   };
   t["linear_cross_entropy_grad"] = [attrs_of](const Sizes& s, Random& r) -> Cases {
     Cases cases;
     for (const int64_t valid : {s.V, s.V - 1}) {
-      cases.push_back({{"linear_cross_entropy_grad",
-                        {r.f({s.B, s.T, s.K}), r.f({s.V, s.K}), r.ids({s.B, s.T}, -1, valid - 1),
-                         scalar(11)},
-                        attrs_of(s, valid),
-                        {like({1}), like({s.B, s.T, s.K}), like({s.V, s.K})}},
-                       {kWrite, kWrite, kAccumulate}, true, false, 1e-5});
+      cases.push_back(
+          {{"linear_cross_entropy_grad",
+            {r.f({s.B, s.T, s.K}), r.f({s.V, s.K}), r.ids({s.B, s.T}, -1, valid - 1), scalar(11)},
+            attrs_of(s, valid),
+            {like({1}), like({s.B, s.T, s.K}), like({s.V, s.K})}},
+           {kWrite, kWrite, kAccumulate},
+           true,
+           false,
+           1e-5});
     }
     return cases;
   };
@@ -360,7 +415,8 @@ void add_losses(Table& t) {
                         {r.f({s.B, s.T, s.V}, -5, 5), r.ids({s.B, s.T}, -1, valid - 1), scalar(11)},
                         attrs_of(s, valid),
                         {like({1}), like({s.B, s.T, s.V})}},
-                       {kWrite, kWrite}, true});
+                       {kWrite, kWrite},
+                       true});
     }
     return cases;
   };
@@ -371,7 +427,10 @@ void add_losses(Table& t) {
                         {r.f({s.B, s.T, s.K}), r.f({s.V, s.K}), r.ids({s.B, s.T}, -1, 2 * s.V - 2)},
                         {{"vocab_start", s.V}, {"valid_vocab", valid}},
                         {like({s.B, s.T, 3})}},
-                       {kWrite}, false, false, 1e-5});
+                       {kWrite},
+                       false,
+                       false,
+                       1e-5});
     }
     return cases;
   };
@@ -394,7 +453,10 @@ void add_losses(Table& t) {
                          r.ids({s.B, s.T}, -1, 2 * s.V - 2), r.f({s.B, s.T}, 3, 6), scalar(11)},
                         {{"vocab_start", s.V}, {"valid_vocab", valid}},
                         {like({s.B, s.T, s.K}), like({s.V, s.K})}},
-                       {kWrite, kAccumulate}, true, false, 1e-5});
+                       {kWrite, kAccumulate},
+                       true,
+                       false,
+                       1e-5});
     }
     return cases;
   };
@@ -406,16 +468,21 @@ void add_arithmetic(Table& t) {
   for (const char* op : {"add", "sub", "mul", "div"}) {
     t[op] = [op](const Sizes& s, Random& r) -> Cases {
       Cases cases;
-      for (const Shape& b : {Shape{s.B, s.T, s.C}, Shape{s.T, s.C}, Shape{s.C}, Shape{1}, Shape{}}) {
+      for (const Shape& b :
+           {Shape{s.B, s.T, s.C}, Shape{s.T, s.C}, Shape{s.C}, Shape{1}, Shape{}}) {
         cases.push_back({{op, {r.f({s.B, s.T, s.C}), r.f(b, 0.5, 2)}, {}, {like({s.B, s.T, s.C})}},
-                         {kWrite}, false, true});
+                         {kWrite},
+                         false,
+                         true});
       }
       return cases;
     };
   }
   t["scale"] = [](const Sizes& s, Random& r) -> Cases {
     return {{{"scale", {r.f({s.B, s.C})}, {{"factor", -0.75}}, {like({s.B, s.C})}},
-             {kWrite}, false, true}};
+             {kWrite},
+             false,
+             true}};
   };
   t["accumulate"] = [](const Sizes& s, Random& r) -> Cases {
     return {{{"accumulate", {r.f({s.B, s.C})}, {}, {like({s.B, s.C})}}, {kAccumulate}}};
@@ -424,8 +491,8 @@ void add_arithmetic(Table& t) {
     Cases cases;
     const Array x = r.f({s.B, s.C}, -200, 200);
     for (const capstan_dtype to : {sdk::kF32, sdk::kBF16, sdk::kF16, sdk::kI32, sdk::kI64}) {
-      cases.push_back({{"cast", {x}, {{"dtype", sdk::dtype_name(to)}}, {like({s.B, s.C}, to)}},
-                       {kWrite}});
+      cases.push_back(
+          {{"cast", {x}, {{"dtype", sdk::dtype_name(to)}}, {like({s.B, s.C}, to)}}, {kWrite}});
     }
     return cases;
   };
@@ -444,8 +511,14 @@ void add_arithmetic(Table& t) {
   // Codes may differ by one where a value lies half-way between two.
   t["quantize"] = [](const Sizes& s, Random& r) -> Cases {
     const int64_t blocks = (s.C + 7) / 8;
-    return {{{"quantize", {r.f({s.C})}, {{"block", 8}}, {like({s.C}, sdk::kI8), like({blocks}, sdk::kF32)}},
-             {kWrite, kWrite}, false, false, 1.0 / 127 + 1e-6}};
+    return {{{"quantize",
+              {r.f({s.C})},
+              {{"block", 8}},
+              {like({s.C}, sdk::kI8), like({blocks}, sdk::kF32)}},
+             {kWrite, kWrite},
+             false,
+             false,
+             1.0 / 127 + 1e-6}};
   };
   t["dequantize"] = [](const Sizes& s, Random& r) -> Cases {
     const int64_t blocks = (s.C + 7) / 8;
@@ -462,28 +535,39 @@ void add_shapes(Table& t) {
     };
   }
   t["reshape"] = [](const Sizes& s, Random& r) -> Cases {
-    return {{{"reshape", {r.f({s.B, s.T, s.C})}, {{"shape", Shape{s.B * s.T, s.C}}},
+    return {{{"reshape",
+              {r.f({s.B, s.T, s.C})},
+              {{"shape", Shape{s.B * s.T, s.C}}},
               {like({s.B * s.T, s.C})}},
              {kWrite}}};
   };
   t["transpose"] = [](const Sizes& s, Random& r) -> Cases {
-    return {{{"transpose", {r.f({s.B, s.T, s.H, s.D})}, {{"perm", Shape{0, 2, 1, 3}}},
-              {like({s.B, s.H, s.T, s.D})}},
-             {kWrite}},
-            {{"transpose", {r.f({s.N, s.K})}, {{"perm", Shape{1, 0}}}, {like({s.K, s.N})}}, {kWrite}}};
+    return {
+        {{"transpose",
+          {r.f({s.B, s.T, s.H, s.D})},
+          {{"perm", Shape{0, 2, 1, 3}}},
+          {like({s.B, s.H, s.T, s.D})}},
+         {kWrite}},
+        {{"transpose", {r.f({s.N, s.K})}, {{"perm", Shape{1, 0}}}, {like({s.K, s.N})}}, {kWrite}}};
   };
   t["slice"] = [](const Sizes& s, Random& r) -> Cases {
-    return {{{"slice", {r.f({s.B, s.T + 3, s.C})}, {{"dim", 1}, {"start", 2}, {"size", s.T}},
+    return {{{"slice",
+              {r.f({s.B, s.T + 3, s.C})},
+              {{"dim", 1}, {"start", 2}, {"size", s.T}},
               {like({s.B, s.T, s.C})}},
              {kWrite}}};
   };
   t["pad"] = [](const Sizes& s, Random& r) -> Cases {
-    return {{{"pad", {r.f({s.B, s.T, s.C})}, {{"dim", 1}, {"start", 2}, {"size", s.T + 3}},
+    return {{{"pad",
+              {r.f({s.B, s.T, s.C})},
+              {{"dim", 1}, {"start", 2}, {"size", s.T + 3}},
               {like({s.B, s.T + 3, s.C})}},
              {kWrite}}};
   };
   t["concat"] = [](const Sizes& s, Random& r) -> Cases {
-    return {{{"concat", {r.f({s.B, s.T, s.C}), r.f({s.B, 2, s.C}), r.f({s.B, 1, s.C})}, {{"dim", 1}},
+    return {{{"concat",
+              {r.f({s.B, s.T, s.C}), r.f({s.B, 2, s.C}), r.f({s.B, 1, s.C})},
+              {{"dim", 1}},
               {like({s.B, s.T + 3, s.C})}},
              {kWrite}}};
   };
@@ -494,7 +578,8 @@ void add_shapes(Table& t) {
              {kWrite}}};
   };
   t["fill"] = [](const Sizes& s, Random&) -> Cases {
-    return {{{"fill", {}, {{"value", 2.5}, {"shape", Shape{s.B, s.C}}}, {like({s.B, s.C})}}, {kWrite}}};
+    return {
+        {{"fill", {}, {{"value", 2.5}, {"shape", Shape{s.B, s.C}}}, {like({s.B, s.C})}}, {kWrite}}};
   };
   t["random_normal"] = [](const Sizes& s, Random&) -> Cases {
     return {{{"random_normal", {}, {{"key", 5}, {"mean", 1.0}, {"std", 0.02}}, {like({s.N, s.K})}},
@@ -545,7 +630,9 @@ void add_updates(Table& t) {
     return cases;
   };
   t["sgd_plain"] = [](const Sizes& s, Random& r) -> Cases {
-    return {{{"sgd_plain", {r.f({s.N, s.K}), scalar(0.0625), scalar(0.5)}, {{"weight_decay", 0.1}},
+    return {{{"sgd_plain",
+              {r.f({s.N, s.K}), scalar(0.0625), scalar(0.5)},
+              {{"weight_decay", 0.1}},
               {r.f({s.N, s.K})}},
              {kUpdate}}};
   };

@@ -35,7 +35,7 @@ enum class Effect { kWrite, kAccumulate, kUpdate };
 // One call and what may be varied about it.
 struct OpCase {
   Call call;
-  std::vector<Effect> effects;  // one per output
+  std::vector<Effect> effects;    // one per output
   bool optional_outputs = false;  // each output may be left out while another is read
   bool elementwise = false;       // output 0 may be input 0
   double tolerance = 3e-6;  // of f32 against f64, relative to the largest value of a tensor ...

@@ -126,8 +126,9 @@ TEST_P(Op, AgreesOnOneAndOnThreeThreads) {
   std::vector<std::vector<Array>> results;
   {
     const CpuDevice one({.threads = 1});
-    for_each_call([&](const Call& call, const OpCase&) { results.push_back(one.run(narrowed(call))); },
-                  /*varied=*/false);
+    for_each_call(
+        [&](const Call& call, const OpCase&) { results.push_back(one.run(narrowed(call))); },
+        /*varied=*/false);
   }
   const CpuDevice three({.threads = 3});
   size_t next = 0;
@@ -200,8 +201,8 @@ std::set<std::string> catalogue() {
 
 // What the host does itself through the communication backend. send, send_grad and recv_grad are not
 // listed: the catalogue gives them no result.
-const std::set<std::string> kOfTheHost = {"reduce_from_group", "all_reduce",     "all_gather",
-                                          "reduce_scatter",    "shard",          "all_to_all",
+const std::set<std::string> kOfTheHost = {"reduce_from_group", "all_reduce",      "all_gather",
+                                          "reduce_scatter",    "shard",           "all_to_all",
                                           "broadcast_from",    "reduce_gradient", "recv"};
 
 TEST(Catalogue, EveryOpHasCasesOrIsTheHosts) {
@@ -226,7 +227,9 @@ TEST(Catalogue, OpsOfTheHostAndUnknownOnesAreNotSupported) {
 
 TEST(Catalogue, OtherDtypesAreRefusedByName) {
   const CpuDevice device;
-  Call call{"linear", {array(sdk::kBF16, {2, 3}), array(sdk::kBF16, {4, 3})}, {},
+  Call call{"linear",
+            {array(sdk::kBF16, {2, 3}), array(sdk::kBF16, {4, 3})},
+            {},
             {like({2, 4}, sdk::kBF16)}};
   EXPECT_FALSE(device.supports(call));
   try {
@@ -257,7 +260,8 @@ TEST(BadData, IdOutsideTheVocabularyIsNamed) {
     const CpuDevice device({.kernels = kernels});
     for (const double bad : {7.0, -1.0}) {
       const std::string message = data_error_of(
-          device, narrowed({"embedding", {i32({3}, {0, bad, 6}), like({7, 2})}, {}, {like({3, 2})}}));
+          device,
+          narrowed({"embedding", {i32({3}, {0, bad, 6}), like({7, 2})}, {}, {like({3, 2})}}));
       EXPECT_NE(message.find(bad > 0 ? "id 7 (element 1 of 3)" : "id -1 (element 1 of 3)"),
                 std::string::npos)
           << message;
@@ -270,8 +274,10 @@ TEST(BadData, TargetOutsideTheVocabularyIsNamed) {
   for (const char* kernels : {"fast", "reference"}) {
     const CpuDevice device({.kernels = kernels});
     const Array logits = f64({2, 5}, std::vector<double>(10, 0.5));
-    const Call call{"cross_entropy", {logits, i32({2}, {1, 4}), f64({1}, {2})},
-                    {{"valid_vocab", 4}}, {like({1})}};
+    const Call call{"cross_entropy",
+                    {logits, i32({2}, {1, 4}), f64({1}, {2})},
+                    {{"valid_vocab", 4}},
+                    {like({1})}};
     EXPECT_NE(data_error_of(device, narrowed(call)).find("target 4 (element 1 of 2)"),
               std::string::npos);
   }

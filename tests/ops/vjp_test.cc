@@ -244,5 +244,69 @@ TEST(Vjp, MaximumOverRanksHasNoGradient) {
               HasSubstr("a maximum over ranks has no gradient"));
 }
 
+// ---- messages between stages, whose rules no loss reaches through this rank alone
+
+// One evaluation of a rule, every input wanted, with a given cotangent of output 0.
+class OneRule final : public VjpContext {
+ public:
+  OneRule(World& w, OpId op, TensorId dy) : w_(w), op_(op), dy_(dy) {}
+  Program& program() override { return w_.program(); }
+  const Op& op() const override { return w_.program().op(op_); }
+  const std::string& segment() const override { return segment_; }
+  TensorId cotangent(size_t) const override { return dy_; }
+  bool needs(size_t) const override { return true; }
+  TensorId gradient_of(size_t) override { return kNone; }
+  absl::Status SetCotangent(size_t, TensorId cotangent) override {
+    set = cotangent;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<OpId> EmitOp(NewOp op) override {
+    return w_.program().AddOp({segment_}, std::move(op));
+  }
+  absl::Status Run() { return op().def->vjp(*this); }
+
+  TensorId set = kNone;
+
+ private:
+  World& w_;
+  OpId op_;
+  TensorId dy_;
+  std::string segment_ = "backward/0";
+};
+
+TEST(Vjp, WhatWasSentHasItsCotangentReceived) {
+  World w({{"dp", 2}, {"pp", 2}});
+  const TensorId x = w.Input("x", {2, 3}, "{dp:S(0)}", "bf16");
+  const Attrs attrs{{"axis", std::string("pp")}, {"peer", int64_t{1}}, {"channel", int64_t{4}}};
+  OneRule rule(w, *w.TryOp("send", {x}, attrs), kNone);
+  ASSERT_TRUE(rule.Run().ok());
+  ASSERT_NE(rule.set, kNone);
+  EXPECT_EQ(w.Type(rule.set), "bf16[2,3] {dp:S(0)}");
+  const Op& made = w.program().op(w.program().Producer(rule.set));
+  EXPECT_EQ(made.kind(), "recv_grad");
+  EXPECT_EQ(made.attrs.Int("peer", -1), 1);
+  EXPECT_EQ(made.attrs.Int("channel", -1), 4);
+}
+
+TEST(Vjp, WhatWasReceivedHasItsCotangentSentBack) {
+  World w({{"tp", 2}, {"pp", 2}});
+  const Attrs attrs{{"axis", std::string("pp")}, {"peer", int64_t{0}}, {"shape", Dims{2, 3}}};
+  const OpId recv = *w.TryOp("recv", {}, attrs);
+  OneRule rule(w, recv, w.Input("dy", {2, 3}));
+  ASSERT_TRUE(rule.Run().ok());
+  EXPECT_THAT(DumpProgram(w.program()), HasSubstr("send_grad(@dy)  axis=pp  peer=0"));
+  OneRule partial(w, recv, w.Input("dp", {2, 3}, "{tp:P}"));
+  EXPECT_THAT(std::string(partial.Run().message()), HasSubstr("a send takes whole values"));
+}
+
+TEST(Vjp, MessagesWithoutGradientHaveNone) {
+  World w({{"pp", 2}});
+  const TensorId x = w.Input("x", {2});
+  OneRule rule(w, *w.TryOp("send", {x}, {{"peer", int64_t{1}}, {"requires_grad", int64_t{0}}}),
+               kNone);
+  ASSERT_TRUE(rule.Run().ok());
+  EXPECT_EQ(rule.set, kNone);
+}
+
 }  // namespace
 }  // namespace capstan

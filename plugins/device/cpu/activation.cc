@@ -19,10 +19,10 @@ struct NamedUnary {
   Unary function;
 };
 constexpr NamedUnary kUnaries[] = {
-    {"relu", Unary::kRelu},       {"silu", Unary::kSilu},   {"sigmoid", Unary::kSigmoid},
-    {"tanh", Unary::kTanh},       {"exp", Unary::kExp},     {"log", Unary::kLog},
-    {"sqrt", Unary::kSqrt},       {"rsqrt", Unary::kRsqrt}, {"reciprocal", Unary::kReciprocal},
-    {"neg", Unary::kNeg},         {"square", Unary::kSquare}, {"abs", Unary::kAbs},
+    {"relu", Unary::kRelu}, {"silu", Unary::kSilu},     {"sigmoid", Unary::kSigmoid},
+    {"tanh", Unary::kTanh}, {"exp", Unary::kExp},       {"log", Unary::kLog},
+    {"sqrt", Unary::kSqrt}, {"rsqrt", Unary::kRsqrt},   {"reciprocal", Unary::kReciprocal},
+    {"neg", Unary::kNeg},   {"square", Unary::kSquare}, {"abs", Unary::kAbs},
 };
 
 Unary find_unary(const Request& r, const std::string& name) {
@@ -45,9 +45,8 @@ void unary(const Request& r, capstan_kernel* out) {
   by_dtype(
       r, r.in(0),
       [&] {
-        emit(r, out, "unary", [=](const Launch& l) {
-          cpu::unary_forward(f, n, l.in(0), l.out(0));
-        });
+        emit(r, out, "unary",
+             [=](const Launch& l) { cpu::unary_forward(f, n, l.in(0), l.out(0)); });
       },
       [&]<class T>(T) {
         emit(r, out, "plain unary", [=](const Launch& l) {
@@ -65,9 +64,8 @@ void unary_grad_of(const Request& r, capstan_kernel* out, Unary f) {
   by_dtype(
       r, r.in(0),
       [&] {
-        emit(r, out, "unary_grad", [=](const Launch& l) {
-          cpu::unary_backward(f, n, l.in(0), l.in(1), l.out(0));
-        });
+        emit(r, out, "unary_grad",
+             [=](const Launch& l) { cpu::unary_backward(f, n, l.in(0), l.in(1), l.out(0)); });
       },
       [&]<class T>(T) {
         emit(r, out, "plain unary_grad", [=](const Launch& l) {
@@ -93,9 +91,8 @@ void swiglu(const Request& r, capstan_kernel* out) {
   by_dtype(
       r, r.in(0),
       [&] {
-        emit(r, out, "swiglu", [=](const Launch& l) {
-          cpu::swiglu_forward(p, l.in(0), l.in(1), l.out(0));
-        });
+        emit(r, out, "swiglu",
+             [=](const Launch& l) { cpu::swiglu_forward(p, l.in(0), l.in(1), l.out(0)); });
       },
       [&]<class T>(T) {
         emit(r, out, "plain swiglu", [=](const Launch& l) {
@@ -116,7 +113,8 @@ void swiglu_grad(const Request& r, capstan_kernel* out) {
   by_dtype(
       r, r.in(0),
       [&] {
-        const auto dgate = w.take<float>(r.wants(0) ? 0 : n), dup = w.take<float>(r.wants(1) ? 0 : n);
+        const auto dgate = w.take<float>(r.wants(0) ? 0 : n),
+                   dup = w.take<float>(r.wants(1) ? 0 : n);
         emit(
             r, out, "swiglu_grad",
             [=](const Launch& l) {
@@ -168,11 +166,24 @@ void dropout(const Request& r, capstan_kernel* out) {
 }
 
 constexpr Adapter kAdapters[] = {
-    {"gelu", unary},     {"gelu_grad", gelu_grad}, {"swiglu", swiglu}, {"swiglu_grad", swiglu_grad},
-    {"relu", unary},     {"silu", unary},          {"sigmoid", unary}, {"tanh", unary},
-    {"exp", unary},      {"log", unary},           {"sqrt", unary},    {"rsqrt", unary},
-    {"reciprocal", unary}, {"neg", unary},         {"square", unary},  {"abs", unary},
-    {"unary_grad", unary_grad}, {"dropout", dropout},
+    {"gelu", unary},
+    {"gelu_grad", gelu_grad},
+    {"swiglu", swiglu},
+    {"swiglu_grad", swiglu_grad},
+    {"relu", unary},
+    {"silu", unary},
+    {"sigmoid", unary},
+    {"tanh", unary},
+    {"exp", unary},
+    {"log", unary},
+    {"sqrt", unary},
+    {"rsqrt", unary},
+    {"reciprocal", unary},
+    {"neg", unary},
+    {"square", unary},
+    {"abs", unary},
+    {"unary_grad", unary_grad},
+    {"dropout", dropout},
 };
 
 }  // namespace

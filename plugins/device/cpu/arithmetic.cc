@@ -29,8 +29,9 @@ cpu::BinaryParams binary_params(const Request& r, cpu::Binary op) {
   size_t first = 0;
   while (first < b.shape.size() && b.shape[first] == 1) ++first;
   const std::vector<int64_t> tail(b.shape.begin() + static_cast<ptrdiff_t>(first), b.shape.end());
-  r.require(tail.size() <= a.shape.size() && std::equal(tail.rbegin(), tail.rend(), a.shape.rbegin()),
-            "b must have a's shape, its trailing dims or one element");
+  r.require(
+      tail.size() <= a.shape.size() && std::equal(tail.rbegin(), tail.rend(), a.shape.rbegin()),
+      "b must have a's shape, its trailing dims or one element");
   p.broadcast = cpu::BroadcastB::kLeading;
   p.inner = b.size();
   p.outer = p.inner == 0 ? 0 : a.size() / p.inner;
@@ -44,14 +45,12 @@ void binary(const Request& r, capstan_kernel* out) {
   by_dtype(
       r, r.in(0),
       [&] {
-        emit(r, out, "binary", [=](const Launch& l) {
-          cpu::binary(p, l.in(0), l.in(1), l.out(0));
-        });
+        emit(r, out, "binary",
+             [=](const Launch& l) { cpu::binary(p, l.in(0), l.in(1), l.out(0)); });
       },
       [&]<class T>(T) {
-        emit(r, out, "plain binary", [=](const Launch& l) {
-          reference::binary(p, l.in<T>(0), l.in<T>(1), l.out<T>(0));
-        });
+        emit(r, out, "plain binary",
+             [=](const Launch& l) { reference::binary(p, l.in<T>(0), l.in<T>(1), l.out<T>(0)); });
       });
 }
 
@@ -82,9 +81,7 @@ void accumulate(const Request& r, capstan_kernel* out) {
       [&] {
         emit(
             r, out, "accumulate",
-            [=](const Launch& l) {
-              cpu::accumulate(n, 1.0f, l.in(0), l.out(0), l.accumulates(0));
-            },
+            [=](const Launch& l) { cpu::accumulate(n, 1.0f, l.in(0), l.out(0), l.accumulates(0)); },
             outputs({0}));
       },
       [&]<class T>(T) {
@@ -106,10 +103,14 @@ cpu::ScalarType scalar_type(const Request& r, const Operand& x) {
     cpu::ScalarType type;
   };
   static constexpr Known kKnown[] = {
-      {sdk::kF32, cpu::ScalarType::kF32},   {sdk::kF64, cpu::ScalarType::kF64},
-      {sdk::kBF16, cpu::ScalarType::kBf16}, {sdk::kF16, cpu::ScalarType::kF16},
-      {sdk::kI32, cpu::ScalarType::kI32},   {sdk::kI64, cpu::ScalarType::kI64},
-      {{CAPSTAN_DTYPE_UINT, 8, 1}, cpu::ScalarType::kU8}, {sdk::kBool, cpu::ScalarType::kBool},
+      {sdk::kF32, cpu::ScalarType::kF32},
+      {sdk::kF64, cpu::ScalarType::kF64},
+      {sdk::kBF16, cpu::ScalarType::kBf16},
+      {sdk::kF16, cpu::ScalarType::kF16},
+      {sdk::kI32, cpu::ScalarType::kI32},
+      {sdk::kI64, cpu::ScalarType::kI64},
+      {{CAPSTAN_DTYPE_UINT, 8, 1}, cpu::ScalarType::kU8},
+      {sdk::kBool, cpu::ScalarType::kBool},
   };
   for (const Known& k : kKnown) {
     if (x.is(k.dtype)) return k.type;
@@ -164,9 +165,8 @@ void reduce_along(const Request& r, capstan_kernel* out, cpu::Reduction reductio
             0, w.bytes());
       },
       [&]<class T>(T) {
-        emit(r, out, "plain reduce", [=](const Launch& l) {
-          reference::reduce(reduction, p, l.in<T>(0), l.out<T>(0));
-        });
+        emit(r, out, "plain reduce",
+             [=](const Launch& l) { reference::reduce(reduction, p, l.in<T>(0), l.out<T>(0)); });
       });
 }
 

@@ -259,7 +259,8 @@ void linear_gelu(const Request& r, capstan_kernel* out) {
       [&]<class T>(T) {
         emit(r, out, "plain linear_gelu", [=](const Launch& l) {
           T* pre = want_pre ? l.out<T>(1) : l.out<T>(0);
-          reference::linear(s.M, s.N, s.K, l.in<T>(0), l.in<T>(1), bias ? l.in<T>(2) : nullptr, pre);
+          reference::linear(s.M, s.N, s.K, l.in<T>(0), l.in<T>(1), bias ? l.in<T>(2) : nullptr,
+                            pre);
           if (!want_y) return;
           for (int64_t i = 0; i < s.M * s.N; ++i) {
             l.out<T>(0)[i] = reference::unary_value(gelu, pre[i]);
@@ -329,10 +330,10 @@ void matmul(const Request& r, capstan_kernel* out) {
 }
 
 constexpr Adapter kAdapters[] = {
-    {"embedding", embedding},   {"embedding_grad", embedding_grad},
-    {"gather", gather},         {"gather_grad", gather_grad},
-    {"linear", linear},         {"linear_dx", linear_dx},
-    {"linear_dw", linear_dw},   {"bias_grad", bias_grad},
+    {"embedding", embedding},     {"embedding_grad", embedding_grad},
+    {"gather", gather},           {"gather_grad", gather_grad},
+    {"linear", linear},           {"linear_dx", linear_dx},
+    {"linear_dw", linear_dw},     {"bias_grad", bias_grad},
     {"linear_gelu", linear_gelu}, {"matmul", matmul},
 };
 

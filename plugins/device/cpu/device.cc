@@ -77,7 +77,8 @@ void* CpuDevice::allocate(const char* region, uint64_t bytes) {
 void CpuDevice::free(void* memory) noexcept {
   if (memory == nullptr || regions_.free(memory)) return;
   try {
-    host_.log(sdk::LogLevel::kError, "device cpu", "free of memory that this device did not allocate");
+    host_.log(sdk::LogLevel::kError, "device cpu",
+              "free of memory that this device did not allocate");
   } catch (...) {  // without memory for the message there is nobody to tell
   }
 }

@@ -119,8 +119,9 @@ struct BoundKernel {
 template <class F>
 void emit(const Request& r, capstan_kernel* out, const char* name, F body, uint64_t accumulable = 0,
           size_t workspace = 0) {
-  sdk::make_kernel(internal::BoundKernel<F>{r.settings(), name, workspace, accumulable, std::move(body)},
-                   name, out);
+  sdk::make_kernel(
+      internal::BoundKernel<F>{r.settings(), name, workspace, accumulable, std::move(body)}, name,
+      out);
 }
 
 // Bits of outputs for `accumulable`.

@@ -63,9 +63,8 @@ void transpose(const Request& r, capstan_kernel* out) {
     p.shape[d] = x.dim(d);
   }
   r.expect_out(0, x.size());
-  emit(r, out, "transpose", [=](const Launch& l) {
-    cpu::permute(p, l.in<char>(0), l.out<char>(0));
-  });
+  emit(r, out, "transpose",
+       [=](const Launch& l) { cpu::permute(p, l.in<char>(0), l.out<char>(0)); });
 }
 
 // The part of `whole` that starts at attribute `start` of dim `dim` and is as long as `part`.
@@ -137,14 +136,8 @@ void broadcast(const Request& r, capstan_kernel* out) {
 }
 
 constexpr Adapter kAdapters[] = {
-    {"copy", copy},
-    {"reshape", copy},
-    {"reinterpret", copy},
-    {"copy_to_group", copy},
-    {"transpose", transpose},
-    {"slice", slice},
-    {"pad", pad},
-    {"concat", concat},
+    {"copy", copy},           {"reshape", copy}, {"reinterpret", copy}, {"copy_to_group", copy},
+    {"transpose", transpose}, {"slice", slice},  {"pad", pad},          {"concat", concat},
     {"broadcast", broadcast},
 };
 

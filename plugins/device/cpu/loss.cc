@@ -233,7 +233,8 @@ void lce_stats(const Request& r, capstan_kernel* out) {
 // Inputs 3 and 4 (h and weight) are for differentiation alone.
 void lce_merge(const Request& r, capstan_kernel* out) {
   const Operand& stats = r.in(0);
-  r.require(stats.rank() >= 2 && stats.last() == 3 && stats.dim(0) > 0, "stats must be [R, ..., 3]");
+  r.require(stats.rank() >= 2 && stats.last() == 3 && stats.dim(0) > 0,
+            "stats must be [R, ..., 3]");
   const int64_t R = stats.dim(0), M = stats.size() / R / 3;
   r.in(1, sdk::kI32, M);
   const ScalarInput count = r.scalar(2);
@@ -260,8 +261,7 @@ void lce_merge(const Request& r, capstan_kernel* out) {
         emit(
             r, out, "plain lce_merge",
             [=](const Launch& l) {
-              const T sum =
-                  plain_lce_merge(R, M, l.in<T>(0), l.in<int32_t>(1), l.out_or(1, lse));
+              const T sum = plain_lce_merge(R, M, l.in<T>(0), l.in<int32_t>(1), l.out_or(1, lse));
               l.write(loss, normalised(sum, l.read(count)));
             },
             0, w.bytes());

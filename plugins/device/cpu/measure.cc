@@ -54,9 +54,8 @@ double matmul_rate(const Settings& s, const cpu::LinearShape& shape, Product&& p
   const int64_t x = shape.M * shape.K, w = shape.N * shape.K, y = shape.M * shape.N;
   const Buffer buffer(s, (x + w + y) * static_cast<int64_t>(sizeof(T)));
   for (int64_t i = 0; i < x + w; ++i) *buffer.at<T>(i) = T(i % 17) * T(0.0625) - T(0.5);
-  const double best = best_seconds(0.08, [&] {
-    product(shape, buffer.at<T>(0), buffer.at<T>(x), buffer.at<T>(x + w));
-  });
+  const double best = best_seconds(
+      0.08, [&] { product(shape, buffer.at<T>(0), buffer.at<T>(x), buffer.at<T>(x + w)); });
   return 2.0 * static_cast<double>(shape.M) * static_cast<double>(shape.N) *
          static_cast<double>(shape.K) / best;
 }

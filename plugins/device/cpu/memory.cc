@@ -74,8 +74,7 @@ void tighten_by_groups(SystemMemory& memory) {
   while (std::getline(in, line)) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos || line.compare(second + 1, 1, "/") != 0) continue;
-    const std::string controllers =
-        sdk::text(',', line.substr(first + 1, second - first - 1), ',');
+    const std::string controllers = sdk::text(',', line.substr(first + 1, second - first - 1), ',');
     const std::string group = line.substr(second + 1);
     if (line.rfind("0:", 0) == 0) {
       tighten_by_group(memory, "/sys/fs/cgroup", group, kVersion2);
@@ -104,8 +103,8 @@ void touch(char* memory, uint64_t bytes, int threads) {
 
 SystemMemory system_memory() {
   SystemMemory memory;
-  memory.total = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-                 static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  memory.total =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   memory.free = memory.total;
   if (const auto kib = read_field("/proc/meminfo", "MemAvailable:")) memory.free = *kib * 1024;
   tighten_by_groups(memory);
@@ -140,8 +139,8 @@ void* Regions::allocate(const std::string& name, uint64_t bytes) {
                             mebibytes(memory.free), " free)"));
   }
   char* start = static_cast<char*>(raw);
-  const uint64_t head = (kRegionAlignment - reinterpret_cast<uintptr_t>(start) % kRegionAlignment) %
-                        kRegionAlignment;
+  const uint64_t head =
+      (kRegionAlignment - reinterpret_cast<uintptr_t>(start) % kRegionAlignment) % kRegionAlignment;
   if (head > 0) munmap(start, head);
   if (head < kRegionAlignment) munmap(start + head + mapped, kRegionAlignment - head);
   start += head;

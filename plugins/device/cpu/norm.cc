@@ -45,7 +45,8 @@ void layer_norm(const Request& r, capstan_kernel* out) {
         expect_statistic<T>(r, 1, p.rows);
         expect_statistic<T>(r, 2, p.rows);
         Workspace w;
-        const auto mean = w.take<T>(p.rows), rstd = w.take<T>(p.rows), zeros = w.take<T>(p.channels);
+        const auto mean = w.take<T>(p.rows), rstd = w.take<T>(p.rows),
+                   zeros = w.take<T>(p.channels);
         const T eps = T(r.get_float("eps", 1e-5));
         emit(
             r, out, "plain layer_norm",
@@ -172,9 +173,8 @@ void softmax(const Request& r, capstan_kernel* out) {
   by_dtype(
       r, x,
       [&] {
-        emit(r, out, "softmax", [=](const Launch& l) {
-          cpu::softmax_forward(rows, columns, l.in(0), l.out(0));
-        });
+        emit(r, out, "softmax",
+             [=](const Launch& l) { cpu::softmax_forward(rows, columns, l.in(0), l.out(0)); });
       },
       [&]<class T>(T) {
         emit(r, out, "plain softmax", [=](const Launch& l) {

@@ -18,16 +18,17 @@ constexpr capstan_option kOptions[] = {
         .choices("fast|reference"),
     sdk::bool_option("huge_pages", "true", "Ask for 2 MiB pages (madvise)."),
     sdk::bool_option("bind", "false", "Bind each worker thread to a core of this rank's share."),
-    sdk::bool_option("flush_subnormals", "true",
-                     "Kernels treat floats below 1.2e-38 as zero, which some processors are slow at."),
+    sdk::bool_option(
+        "flush_subnormals", "true",
+        "Kernels treat floats below 1.2e-38 as zero, which some processors are slow at."),
 };
 
 }  // namespace
 
-CAPSTAN_PLUGIN_ENTRY("cpu", "1.0.0", "Apache-2.0",
-                     "Memory and kernels of the machine's own processors.",
-                     sdk::device_component<capstan::cpu_device::CpuDevice>(
-                         "cpu", "1.0.0",
-                         "The machine's processors: f32 kernels by oneDNN and Highway, f64 by plain "
-                         "loops.",
-                         kOptions));
+CAPSTAN_PLUGIN_ENTRY(
+    "cpu", "1.0.0", "Apache-2.0", "Memory and kernels of the machine's own processors.",
+    sdk::device_component<capstan::cpu_device::CpuDevice>(
+        "cpu", "1.0.0",
+        "The machine's processors: f32 kernels by oneDNN and Highway, f64 by plain "
+        "loops.",
+        kOptions));

@@ -58,7 +58,8 @@ cpu::RandomFillParams random_params(const Request& r) {
   const std::vector<int64_t> whole = r.attrs().get_ints("global_shape");
   const std::vector<int64_t> start = r.attrs().get_ints("start");
   if (!whole.empty() || !start.empty()) {
-    bool fits = static_cast<int>(whole.size()) == p.rank && static_cast<int>(start.size()) == p.rank;
+    bool fits =
+        static_cast<int>(whole.size()) == p.rank && static_cast<int>(start.size()) == p.rank;
     for (int d = 0; fits && d < p.rank; ++d) {
       p.global_shape[d] = whole[d];
       p.start[d] = start[d];

@@ -129,8 +129,8 @@ void Request::require(bool holds, const char* what) const {
 }
 
 void Request::refuse_dtypes() const {
-  throw sdk::unsupported_error(sdk::text(
-      "device cpu has no kernel for ", describe(), "; it computes in f32, and in f64 by plain loops"));
+  throw sdk::unsupported_error(sdk::text("device cpu has no kernel for ", describe(),
+                                         "; it computes in f32, and in f64 by plain loops"));
 }
 
 std::string Request::describe() const {

@@ -17,10 +17,10 @@ struct Operand {
   std::vector<int64_t> shape;
 
   int rank() const { return static_cast<int>(shape.size()); }
-  int64_t size() const;                    // elements
-  int64_t dim(int i) const;                // negative: from the last
+  int64_t size() const;      // elements
+  int64_t dim(int i) const;  // negative: from the last
   int64_t last() const { return dim(-1); }
-  int64_t rows() const;                    // elements of all dims but the last
+  int64_t rows() const;  // elements of all dims but the last
   bool is(capstan_dtype wanted) const { return sdk::same_dtype(dtype, wanted); }
   size_t element_size() const { return dtype.bits / 8u; }
   int64_t bytes() const { return size() * static_cast<int64_t>(element_size()); }
@@ -55,7 +55,9 @@ class Request {
   const Operand& out(size_t i) const;  // required
 
   const sdk::Attrs& attrs() const { return attrs_; }
-  int64_t get_int(const char* name, int64_t fallback) const { return attrs_.get_int(name, fallback); }
+  int64_t get_int(const char* name, int64_t fallback) const {
+    return attrs_.get_int(name, fallback);
+  }
   double get_float(const char* name, double fallback) const {
     return attrs_.get_float(name, fallback);
   }

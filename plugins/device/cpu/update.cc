@@ -43,7 +43,8 @@ void sum_squares(const Request& r, capstan_kernel* out) {
       [&] {
         auto buffers = buffers_of(sizes);
         Workspace w;
-        const auto scratch = w.take_bytes(cpu::sum_squares_workspace(buffers.data(), buffers.size()));
+        const auto scratch =
+            w.take_bytes(cpu::sum_squares_workspace(buffers.data(), buffers.size()));
         emit(
             r, out, "sum_squares",
             [norm2, scratch, buffers](const Launch& l) mutable {
@@ -177,8 +178,12 @@ void sgd_plain(const Request& r, capstan_kernel* out) {
 }
 
 constexpr Adapter kAdapters[] = {
-    {"sum_squares", sum_squares}, {"all_finite", all_finite}, {"clip_scale", clip_scale},
-    {"adamw", adamw},             {"sgd", sgd},               {"sgd_plain", sgd_plain},
+    {"sum_squares", sum_squares},
+    {"all_finite", all_finite},
+    {"clip_scale", clip_scale},
+    {"adamw", adamw},
+    {"sgd", sgd},
+    {"sgd_plain", sgd_plain},
 };
 
 }  // namespace
