@@ -36,7 +36,8 @@ class Vjp {
   absl::Status OnlyFirstOutput() const;
 
   // Emits an op whose output j is the cotangent of input targets[j] (-1: of none). Weight gradient
-  // when all it gives is accumulated into trainable parameters' gradients. Nothing is emitted when no target is needed.
+  // when all it gives is accumulated into trainable parameters' gradients. Nothing is emitted when
+  // no target is needed.
   absl::Status Into(const std::string& kind, std::vector<TensorId> inputs, Attrs attrs,
                     std::vector<int> targets);
   // Emits an op and gives its output 0.

@@ -2,7 +2,7 @@
 // machine's own triad bandwidth measured first in the same process.
 //
 // Counters: bytes_per_second counts each tensor once for each time the algorithm must read or write
-// it; "triad" is that rate as a share of the triad's.
+// it; "triad" is that rate as a share of the triad's (the library prints it with /s).
 #include <benchmark/benchmark.h>
 #include <omp.h>
 #include <sys/mman.h>

@@ -48,6 +48,13 @@ TEST(ParseToml, RefusesATableHeaderWithoutAKey) {
   }
 }
 
+TEST(ParseToml, RefusesLettersOutsideQuotesButNotWithin) {
+  EXPECT_FALSE(ParseToml("\u022Cn", TestSource()).ok());
+  EXPECT_FALSE(ParseToml("a = \u00E9", TestSource()).ok());
+  EXPECT_EQ(Parse("a = \"\u00E9\" # \u00E9").Find("a")->text, "\u00E9");
+  EXPECT_EQ(Parse("a = \"\"\"x\\\n \u00E9\"\"\"").Find("a")->text, "x\u00E9");
+}
+
 TEST(ParseToml, RefusesDuplicateKeys) {
   EXPECT_FALSE(ParseToml("a = 1\na = 2\n", TestSource()).ok());
 }

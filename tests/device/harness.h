@@ -1,12 +1,13 @@
 // Runs single ops on a device through the ABI, on arrays of doubles.
 //
 //   test::CpuDevice device({.kernels = "reference"});
-//   test::Call call{"linear", {test::f64({2, 3}, x), test::f64({4, 3}, w)}, {}, {test::like({2, 4})}};
+//   test::Call call{"linear", {test::f64({2, 3}, x), test::f64({4, 3}, w)}, {},
+//                   {test::like({2, 4})}};
 //   const std::vector<test::Array> y = device.run(call);
 //
-// Every operand lies in memory of its own with guard bytes behind it, outputs start as NaN or as the
-// values given, and the workspace is exactly what the kernel asked for: a kernel that writes past its
-// operands, or reads what it should not, is caught here. Failures of the device throw sdk::Error.
+// Every operand lies in memory of its own with guard bytes behind it, outputs start as NaN or as
+// the values given, and the workspace is exactly what the kernel asked for: a kernel that writes
+// past its operands, or reads what it should not, is caught here. Failures of the device throw sdk::Error.
 #ifndef CAPSTAN_TESTS_DEVICE_HARNESS_H_
 #define CAPSTAN_TESTS_DEVICE_HARNESS_H_
 

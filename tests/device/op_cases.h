@@ -13,8 +13,8 @@
 
 namespace capstan::test {
 
-// B sequences, T positions, S keys, H query and G key heads of D channels, C and K features, N output
-// features, V words.
+// B sequences, T positions, S keys, H query and G key heads of D channels, C and K features, N
+// output features, V words.
 struct Sizes {
   int64_t B, T, S, H, G, D, C, K, N, V;
 };

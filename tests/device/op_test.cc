@@ -1,6 +1,6 @@
 // Every op of the catalogue on the CPU device: fast f32 kernels against plain loops in f64, through
-// the ABI. Each call is varied: outputs added to or overwritten, outputs that nothing reads, output in
-// place of the input.
+// the ABI. Each call is varied: outputs added to or overwritten, outputs that nothing reads, output
+// in place of the input.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -199,8 +199,8 @@ std::set<std::string> catalogue() {
   return names;
 }
 
-// What the host does itself through the communication backend. send, send_grad and recv_grad are not
-// listed: the catalogue gives them no result.
+// What the host does itself through the communication backend. send, send_grad and recv_grad are
+// not listed: the catalogue gives them no result.
 const std::set<std::string> kOfTheHost = {"reduce_from_group", "all_reduce",      "all_gather",
                                           "reduce_scatter",    "shard",           "all_to_all",
                                           "broadcast_from",    "reduce_gradient", "recv"};

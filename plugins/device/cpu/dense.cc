@@ -22,8 +22,8 @@ cpu::EmbeddingParams table_params(const Request& r, int64_t rows, int64_t channe
   p.channels = channels;
   p.vocab = vocab;
   p.vocab_start = r.get_int("vocab_start", 0);
-  // A table cut over ranks says where its part begins; ids of the other parts are then no errors, and
-  // how many rows all parts have together is not known here.
+  // A table cut over ranks says where its part begins; ids of the other parts are then no errors,
+  // and how many rows all parts have together is not known here.
   if (r.attrs().has("vocab_start")) p.vocab_total = std::numeric_limits<int32_t>::max();
   return p;
 }

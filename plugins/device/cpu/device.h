@@ -11,8 +11,8 @@
 
 namespace capstan::cpu_device {
 
-// One synchronous queue: a launch is complete when it returns. Kernels may be prepared and run on any
-// one thread at a time; memory calls are safe on any thread.
+// One synchronous queue: a launch is complete when it returns. Kernels may be prepared and run on
+// any one thread at a time; memory calls are safe on any thread.
 class CpuDevice {
  public:
   static int32_t probe(const sdk::Host& host);

@@ -115,7 +115,8 @@ struct BoundKernel {
 
 }  // namespace internal
 
-// Hands the kernel to the host. `name` is a literal. `accumulable`: outputs that the body can add to.
+// Hands the kernel to the host. `name` is a literal. `accumulable`: outputs that the body can add
+// to.
 template <class F>
 void emit(const Request& r, capstan_kernel* out, const char* name, F body, uint64_t accumulable = 0,
           size_t workspace = 0) {
@@ -139,7 +140,7 @@ void by_dtype(const Request& r, const Operand& x, Fast&& fast, Plain&& plain) {
   return r.settings().reference ? plain(float{}) : fast();
 }
 
-// One flag for outputs of one kernel call that may begin differently: whether to add to all of them.
+// One flag for outputs of one kernel call that may begin differently: whether to add to them all.
 // Outputs that begin afresh while another adds are cleared first. Null outputs take no part.
 template <class T>
 struct GradientOutput {

@@ -32,8 +32,8 @@ T plain_lce_merge(int64_t R, int64_t M, const T* stats, const int32_t* targets, 
   return sum;
 }
 
-// dlogits = factor * (exp(logits - lse) - onehot) over the `valid` first rows of this shard's weight,
-// then through the product: dh [M, K], dweight [V, K].
+// dlogits = factor * (exp(logits - lse) - onehot) over the `valid` first rows of this shard's
+// weight, then through the product: dh [M, K], dweight [V, K].
 template <class T>
 void plain_lce_grad(int64_t M, int64_t K, int64_t V, int64_t valid, int64_t vocab_start, const T* h,
                     const T* weight, const int32_t* targets, const T* lse, T factor,

@@ -211,7 +211,7 @@ class ScaleResidual {
     if (phase == CAPSTAN_PHASE_ADAPT) return scale_mlps(program);
     if (program.name() != "train") return;
     sdk::Graph g(program, {"update", {}});
-    const sdk::Tensor count = g.state("scale_residual.updates", {1}, sdk::kF32, "metric");
+    const sdk::Tensor count = g.state("scale_residual.updates", {1}, sdk::kF32, "counter");
     g.emit(CountUpdates::kKind, {}, {}, {count});
   }
 
