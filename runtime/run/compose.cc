@@ -206,7 +206,10 @@ class Composer {
                    StrCat("precision '", in_.precision.id, "'")));
       return program_->Infer();
     }
-    if (phase == CAPSTAN_PHASE_FUSE) return FuseLinearGelu(*program_, in_.fusions);
+    if (phase == CAPSTAN_PHASE_FUSE) {
+      CAPSTAN_RETURN_IF_ERROR(DecomposePluginOps(*program_, in_.device));
+      return FuseLinearGelu(*program_, in_.fusions);
+    }
     if (phase == CAPSTAN_PHASE_SCHEDULE) {
       program_->SetDefaultSchedule();
       return absl::OkStatus();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/program/program_service.h"
 #include "runtime/status.h"
 
 namespace capstan {
@@ -37,6 +38,30 @@ absl::Status FuseLinearGelu(Program& program, const std::vector<std::string>& fu
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status DecomposePluginOps(Program& program, const std::string& device) {
+  for (size_t s = 0; s < program.segments().size(); ++s) {
+    const std::vector<OpId> ops = program.segments()[s].ops;
+    for (OpId id : ops) {
+      const capstan_op_def* def = program.op(id).def->plugin;
+      if (def == nullptr || !CAPSTAN_HAS(def, kernels) || def->decompose == nullptr) continue;
+      bool has_kernel = false;
+      for (const capstan_kernel_def* const* k = def->kernels; k != nullptr && *k != nullptr; ++k) {
+        has_kernel = has_kernel || device == (*k)->device;
+      }
+      if (has_kernel) continue;
+      const std::string text = program.OpText(id);
+      ProgramHandle handle(program);
+      CAPSTAN_RETURN_IF_ERROR(
+          Annotate(FromC(def->decompose(handle.get(), id)), StrCat("decomposing ", text)));
+      if (program.OpAlive(id)) {
+        return BugError("the decomposition of ", text,
+                        " left the op in the program; it must replace its uses and remove it");
+      }
+    }
+  }
+  return program.Infer();
 }
 
 }  // namespace capstan

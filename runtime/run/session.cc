@@ -62,6 +62,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const std::string& config
                   session->objective_.self()};
   in.precision = {session->config_.precision.id, session->precision_.vtable(),
                   session->precision_.self()};
+  in.device = session->config_.device.component->id;
   in.trainable = run.trainable;
   in.clip_norm = run.clip_norm;
   in.micro_batch = run.micro_batch;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "runtime/run/fuse.h"
 #include "tests/sdk/bench.h"
 
 namespace capstan {
@@ -58,6 +59,18 @@ TEST_F(ScaleResidual, ItsOpsAreRecomputedLikeStandardOnes) {
   bench_.add_strategy("recompute", "policy = \"full\"\nevery = 2\n");
   const std::string backward = KindsOf(*train(), "backward/0");
   EXPECT_NE(backward.find("org.capstan.test.scaled_tanh "), std::string::npos) << backward;
+}
+
+TEST_F(ScaleResidual, BecomesStandardOpsOnADeviceItHasNoKernelFor) {
+  auto program = train();
+  const absl::Status lowered = DecomposePluginOps(*program, "abacus");
+  ASSERT_TRUE(lowered.ok()) << lowered;
+  EXPECT_EQ(KindsOf(*program, "forward/0", 1),
+            "layer_norm linear linear linear attention linear add layer_norm linear gelu linear "
+            "tanh mul add");
+  auto kept = train();
+  ASSERT_TRUE(DecomposePluginOps(*kept, "cpu").ok());
+  EXPECT_TRUE(KindsOf(*kept, "forward/0", 1).ends_with("org.capstan.test.scaled_tanh add"));
 }
 
 // The kernels of one op, prepared for x [2,3] and run.
