@@ -52,7 +52,7 @@ std::vector<bool> UnwantedOutputs(const Program& program, OpId id) {
   for (size_t j = 0; j < op.outputs.size(); ++j) {
     const Tensor& t = program.tensor(op.outputs[j]);
     unwanted[j] = t.kind == CAPSTAN_ACTIVATION && t.name.empty() && !t.loss_root &&
-                  program.Users(t.id).empty() && op.outputs.size() > 1;
+                  !program.IsRead(t.id) && op.outputs.size() > 1;
   }
   return unwanted;
 }

@@ -282,7 +282,7 @@ int RemoveDeadOps(Program& program) {
       const bool live = std::any_of(op.outputs.begin(), op.outputs.end(), [&](TensorId t) {
         const Tensor& out = program.tensor(t);
         return out.kind != CAPSTAN_ACTIVATION || out.loss_root || !out.name.empty() ||
-               !program.Users(t).empty();
+               program.IsRead(t);
       });
       if (!live && program.RemoveOp(*it).ok()) ++removed;
     }

@@ -89,6 +89,9 @@ class Program {
   OpId Producer(TensorId t) const;
   // Ops that read t (or update it), in program order.
   std::vector<OpId> Users(TensorId t) const;
+  bool IsRead(TensorId t) const {
+    return TensorAlive(t) && !readers_[t].empty();
+  }                                  // cheaper than Users
   std::string OpText(OpId o) const;  // "linear(%7, @h.0.q.weight)"
 
   // ---- segments and schedule

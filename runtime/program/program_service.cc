@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -12,8 +13,8 @@
 // are kept one a tensor or op, so an answer lives until the same thing is asked again or edited.
 struct capstan_program {
   capstan::Program* program = nullptr;
-  std::deque<capstan::TensorView> tensors;
-  std::deque<capstan::OpView> ops;
+  std::unordered_map<capstan_tensor, capstan::TensorView> tensors;
+  std::unordered_map<capstan_op, capstan::OpView> ops;
   std::vector<capstan_op> users;
   std::vector<capstan_schedule_entry> schedule;
 };
@@ -45,10 +46,9 @@ capstan_status* TensorGet(const capstan_program* p, capstan_tensor t, capstan_te
     return ToC(UsageError("tensor id ", t, " does not exist in program '",
                           p->program->options().name, "'"));
   }
-  auto& views = Scratch(p)->tensors;
-  while (views.size() <= static_cast<size_t>(t)) views.emplace_back();
-  views[t].Fill(p->program->tensor(t));
-  CopySized(views[t].desc, out);
+  TensorView& view = Scratch(p)->tensors[t];
+  view.Fill(p->program->tensor(t));
+  CopySized(view.desc, out);
   return nullptr;
 }
 
@@ -122,10 +122,9 @@ absl::Status NoSuchOp(const capstan_program* p, capstan_op op) {
 
 capstan_status* OpGet(const capstan_program* p, capstan_op op, capstan_op_desc* out) {
   if (!p->program->OpAlive(op)) return ToC(NoSuchOp(p, op));
-  auto& views = Scratch(p)->ops;
-  while (views.size() <= static_cast<size_t>(op)) views.emplace_back();
-  views[op].Fill(p->program->op(op));
-  CopySized(views[op].desc, out);
+  OpView& view = Scratch(p)->ops[op];
+  view.Fill(p->program->op(op));
+  CopySized(view.desc, out);
   return nullptr;
 }
 

@@ -207,7 +207,7 @@ class Composer {
       return program_->Infer();
     }
     if (phase == CAPSTAN_PHASE_FUSE) {
-      CAPSTAN_RETURN_IF_ERROR(DecomposePluginOps(*program_, in_.device));
+      if (!in_.device.empty()) CAPSTAN_RETURN_IF_ERROR(DecomposePluginOps(*program_, in_.device));
       return FuseLinearGelu(*program_, in_.fusions);
     }
     if (phase == CAPSTAN_PHASE_SCHEDULE) {
@@ -347,7 +347,7 @@ class Composer {
     RemoveDeadOps(*program_);
     for (TensorId t = 0; t < program_->tensor_limit(); ++t) {
       if (!program_->TensorAlive(t) || program_->tensor(t).kind != CAPSTAN_INPUT) continue;
-      if (program_->Users(t).empty()) CAPSTAN_RETURN_IF_ERROR(program_->RemoveTensor(t));
+      if (!program_->IsRead(t)) CAPSTAN_RETURN_IF_ERROR(program_->RemoveTensor(t));
     }
     return absl::OkStatus();
   }

@@ -44,8 +44,8 @@ struct Ingredients {
   std::vector<Instance<capstan_strategy_v1>> strategies;  // in the order of the config
   std::vector<UpdateGroup> optimizers;
   std::vector<std::string> trainable;  // patterns; empty: all
-  std::string device;                  // id, "cpu": ops it has no kernel for are decomposed
-  std::vector<std::string> fusions;    // of the device
+  std::string device;  // id, "cpu": plugins' ops it has no kernel for are decomposed; "": none are
+  std::vector<std::string> fusions;  // of the device
   double clip_norm = 0;
   int64_t micro_batch = 1, microbatches = 1, sequence = 1;
 };
