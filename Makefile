@@ -7,7 +7,7 @@ SECONDS ?= 60
 
 PACKAGES := g++ cmake ninja-build ccache pkg-config clang-14 libclang-rt-14-dev clang-format-14 \
   libabsl-dev libtomlplusplus-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libboost-dev \
-  libdnnl-dev libhwy-dev libxxhash-dev libpcre2-dev libgtest-dev libgmock-dev libbenchmark-dev \
+  libdnnl-dev libhwy-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev \
   libdlpack-dev binutils python3
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 FORMATTED = $(shell find plugin_api sdk runtime kernels plugins tests -name '*.h' -o -name '*.cc' -o -name '*.c')

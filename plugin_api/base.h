@@ -2,7 +2,8 @@
  *
  * C99, self-contained, also valid C++. Nothing here is a closed enum: codes are int32_t constants,
  * interfaces are string ids. Every struct that crosses the boundary starts with `struct_size`, and
- * fields are only ever appended; read an appended field through CAPSTAN_HAS. */
+ * fields are only ever appended; read an appended field through CAPSTAN_HAS. An array of such structs
+ * is stepped through by the struct_size of its elements, never by sizeof. */
 #ifndef CAPSTAN_PLUGIN_API_BASE_H_
 #define CAPSTAN_PLUGIN_API_BASE_H_
 
@@ -49,7 +50,8 @@ typedef struct capstan_status {
   int32_t retryable;    /* 1: the same call may succeed later */
   int32_t culprit_rank; /* the rank to blame, -1 unknown */
   int32_t reserved;
-  const char* message; /* UTF-8 sentence naming the thing, the place and the remedy; lives till release */
+  const char*
+      message; /* UTF-8 sentence naming the thing, the place and the remedy; lives till release */
   void (*release)(struct capstan_status* self);
 } capstan_status;
 
@@ -96,8 +98,9 @@ typedef struct capstan_dl_tensor {
 #define CAPSTAN_OPTION_INTS 5
 #define CAPSTAN_OPTION_FLOATS 6
 #define CAPSTAN_OPTION_STRINGS 7
-#define CAPSTAN_OPTION_PATH 8   /* a string; relative paths are resolved against the config file */
-#define CAPSTAN_OPTION_SECRET 9 /* given only as {env = "..."} or {file = "..."}; never printed or saved */
+#define CAPSTAN_OPTION_PATH 8 /* a string; relative paths are resolved against the config file */
+#define CAPSTAN_OPTION_SECRET \
+  9 /* given only as {env = "..."} or {file = "..."}; never printed or saved */
 
 /* One option a component understands. `name` is the TOML key inside the component's table; a dot
  * enters a sub-table ("schedule.kind"); "[]" marks a list of tables ("source[].path"). */
@@ -106,9 +109,11 @@ typedef struct capstan_option {
   const char* name;
   int32_t type;     /* CAPSTAN_OPTION_* */
   int32_t required; /* 1: no default */
-  const char* default_value; /* TOML text of the default ("6e-4", "\"shuffle\"", "[0.9, 0.95]"); NULL
+  const char*
+      default_value; /* TOML text of the default ("6e-4", "\"shuffle\"", "[0.9, 0.95]"); NULL
                                 when required or when absence means something */
-  double minimum, maximum;   /* closed range of a number (or of each in a list), used when has_range */
+  double minimum,
+      maximum; /* closed range of a number (or of each in a list), used when has_range */
   int32_t has_range;
   int32_t reserved;
   const char* choices; /* strings: allowed values separated by '|'; NULL: any */

@@ -20,7 +20,8 @@ typedef struct capstan_bootstrap_service {
   size_t struct_size;
   capstan_status* (*put)(const capstan_host* host, const char* key, const void* value, size_t size);
   /* *value is the host's until the next get on this thread. */
-  capstan_status* (*get)(const capstan_host* host, const char* key, const void** value, size_t* size);
+  capstan_status* (*get)(const capstan_host* host, const char* key, const void** value,
+                         size_t* size);
   const char* (*job)(const capstan_host* host); /* unguessable id of this job */
 } capstan_bootstrap_service;
 
@@ -64,10 +65,10 @@ typedef struct capstan_comm_request {
 
 typedef struct capstan_comm_capabilities {
   size_t struct_size;
-  int32_t uneven;      /* per-rank counts without packing */
-  int32_t tags;        /* tags are checked */
-  int32_t stream_order; /* start enqueues on the device queue */
-  int32_t max_group;   /* 0: no limit */
+  int32_t uneven;              /* per-rank counts without packing */
+  int32_t tags;                /* tags are checked */
+  int32_t stream_order;        /* start enqueues on the device queue */
+  int32_t max_group;           /* 0: no limit */
   const int32_t* device_types; /* zero-terminated */
   const capstan_dtype* dtypes;
   size_t dtype_count;
@@ -91,21 +92,26 @@ typedef struct capstan_comm_v1 {
   capstan_status* (*link)(void* self, int32_t from, int32_t to, double* bandwidth, double* latency);
 
   /* Memory the backend must own or know (shared arenas, registration). Both may be NULL. */
-  capstan_status* (*memory_register)(void* self, void* memory, uint64_t bytes, int32_t fd, uint64_t offset);
+  capstan_status* (*memory_register)(void* self, void* memory, uint64_t bytes, int32_t fd,
+                                     uint64_t offset);
   void (*memory_unregister)(void* self, void* memory);
 
   /* A group of ranks of the world, the same list on every member; made lazily. epoch: raised when
    * membership changes. */
-  capstan_status* (*group_create)(void* self, const int32_t* ranks, size_t count, int64_t epoch, void** group);
+  capstan_status* (*group_create)(void* self, const int32_t* ranks, size_t count, int64_t epoch,
+                                  void** group);
   void (*group_destroy)(void* self, void* group);
 
-  capstan_status* (*prepare)(void* self, void* group, const capstan_comm_request* request, void** operation);
+  capstan_status* (*prepare)(void* self, void* group, const capstan_comm_request* request,
+                             void** operation);
   void (*release)(void* self, void* operation);
   capstan_status* (*start)(void* self, void* operation, void* queue);
   capstan_status* (*wait)(void* self, void* operation, double timeout_s);
 
-  capstan_status* (*poll)(void* self, void* group, capstan_comm_progress* out); /* asynchronous errors */
-  void (*abort)(void* self, void* group, const char* reason); /* [any thread] waiters return PEER_LOST */
+  capstan_status* (*poll)(void* self, void* group,
+                          capstan_comm_progress* out); /* asynchronous errors */
+  void (*abort)(void* self, void* group,
+                const char* reason); /* [any thread] waiters return PEER_LOST */
 } capstan_comm_v1;
 
 #ifdef __cplusplus

@@ -23,7 +23,7 @@ typedef struct capstan_dataset_request {
 
 typedef struct capstan_sample_request {
   size_t struct_size;
-  int64_t index;             /* global sample index, any value >= 0 (epochs follow one another) */
+  int64_t index; /* global sample index, any value >= 0 (epochs follow one another) */
   size_t field_count;
   const char* const* fields; /* "tokens" i32[T], "targets" i32[T] (-1 ignored), "position" i32[T] */
   void* const* buffers;      /* the host's, one per field */

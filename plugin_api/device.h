@@ -20,7 +20,8 @@ typedef struct capstan_kernel_request {
   size_t input_count;
   const capstan_dl_tensor* inputs; /* ndim -1: omitted optional input */
   size_t output_count;
-  const capstan_dl_tensor* outputs; /* ndim -1: nothing reads it, its pointer will be NULL: skip it */
+  const capstan_dl_tensor*
+      outputs; /* ndim -1: nothing reads it, its pointer will be NULL: skip it */
   size_t attr_count;
   const capstan_attr* attrs;
   uint64_t seed; /* the run's */
@@ -30,11 +31,11 @@ typedef struct capstan_kernel_request {
  * kernel may not keep them but may read them during run. */
 typedef struct capstan_kernel_args {
   size_t struct_size;
-  void* const* inputs; /* NULL entry: omitted optional input */
+  void* const* inputs;  /* NULL entry: omitted optional input */
   void* const* outputs; /* NULL entry: nothing reads it */
-  void* workspace;     /* workspace_bytes, 64-byte aligned, contents undefined between launches */
-  void* queue;         /* from queue_create */
-  uint64_t accumulate; /* bit i: add to output i instead of overwriting it */
+  void* workspace;      /* workspace_bytes, 64-byte aligned, contents undefined between launches */
+  void* queue;          /* from queue_create */
+  uint64_t accumulate;  /* bit i: add to output i instead of overwriting it */
 } capstan_kernel_args;
 
 /* A prepared kernel; `state` is the maker's until `release`. */
@@ -60,8 +61,8 @@ typedef struct capstan_kernel_def {
 /* Measured peaks of this device, for MFU and for the simulator. */
 typedef struct capstan_roofline {
   size_t struct_size;
-  double matmul_flops;    /* FLOP/s of a large matrix product in the dtype asked for */
-  double memory_bytes;    /* bytes/s of a triad */
+  double matmul_flops; /* FLOP/s of a large matrix product in the dtype asked for */
+  double memory_bytes; /* bytes/s of a triad */
 } capstan_roofline;
 
 typedef struct capstan_memory_info {
@@ -98,7 +99,8 @@ typedef struct capstan_device_v1 {
 
   /* Kernels of standard ops. supports: 1 yes, 0 no (the host then decomposes or refuses). */
   int32_t (*supports)(void* self, const capstan_kernel_request* request);
-  capstan_status* (*prepare)(void* self, const capstan_kernel_request* request, capstan_kernel* out);
+  capstan_status* (*prepare)(void* self, const capstan_kernel_request* request,
+                             capstan_kernel* out);
 
   capstan_status* (*measure)(void* self, capstan_dtype dtype, capstan_roofline* out);
 

@@ -11,8 +11,9 @@ extern "C" {
 #endif
 
 #define CAPSTAN_MODE_FORWARD 0 /* whole sequences: train, eval, score */
-#define CAPSTAN_MODE_PREFILL 1 /* as FORWARD, and fills the KV cache; hidden of the last position only */
-#define CAPSTAN_MODE_DECODE 2  /* one position a sequence, reading and extending the KV cache */
+#define CAPSTAN_MODE_PREFILL \
+  1 /* as FORWARD, and fills the KV cache; hidden of the last position only */
+#define CAPSTAN_MODE_DECODE 2 /* one position a sequence, reading and extending the KV cache */
 
 /* What a model is asked to emit. The host has added these input tensors before the call; a model uses
  * those its mode needs and leaves the rest:

@@ -16,10 +16,10 @@ extern "C" {
 
 /* ---- flags of an op ----------------------------------------------------------------------- */
 
-#define CAPSTAN_OP_PURE 1u        /* outputs depend on inputs and attributes only: may be cloned */
-#define CAPSTAN_OP_RANDOM 2u      /* pure given its RNG key attribute and step/sample/position inputs */
-#define CAPSTAN_OP_COLLECTIVE 4u  /* every rank of its axis must reach it, in the same order */
-#define CAPSTAN_OP_SIDE_EFFECT 8u /* must not be removed though nothing reads its outputs */
+#define CAPSTAN_OP_PURE 1u   /* outputs depend on inputs and attributes only: may be cloned */
+#define CAPSTAN_OP_RANDOM 2u /* pure given its RNG key attribute and step/sample/position inputs */
+#define CAPSTAN_OP_COLLECTIVE 4u   /* every rank of its axis must reach it, in the same order */
+#define CAPSTAN_OP_SIDE_EFFECT 8u  /* must not be removed though nothing reads its outputs */
 #define CAPSTAN_OP_ELEMENTWISE 16u /* output i has the shape of input 0 and may share its storage */
 
 /* effects of an output operand */
@@ -61,8 +61,9 @@ typedef struct capstan_op_def {
   const int32_t* output_effects; /* one per output */
   const char* doc;
   capstan_status* (*infer)(capstan_infer* ctx);
-  capstan_status* (*vjp)(capstan_vjp* ctx);                              /* NULL: not differentiable */
-  capstan_status* (*cost)(const capstan_infer* ctx, capstan_cost* cost); /* NULL: bytes of operands */
+  capstan_status* (*vjp)(capstan_vjp* ctx); /* NULL: not differentiable */
+  capstan_status* (*cost)(const capstan_infer* ctx,
+                          capstan_cost* cost); /* NULL: bytes of operands */
   /* Rewrites the op into standard ops, for devices without a kernel; NULL: needs a kernel. */
   capstan_status* (*decompose)(capstan_program* program, capstan_op op);
   /* Kernels by device id ("cpu"); NULL-terminated array, may be NULL. */

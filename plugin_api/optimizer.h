@@ -32,8 +32,8 @@ typedef struct capstan_update {
   capstan_tensor gradient;
   const capstan_tensor* states; /* in the order of `state` */
   size_t state_count;
-  capstan_tensor learning_rate; /* f32[1], follows the schedule */
-  capstan_tensor step;          /* i64[1], 1 at the first update */
+  capstan_tensor learning_rate;  /* f32[1], follows the schedule */
+  capstan_tensor step;           /* i64[1], 1 at the first update */
   capstan_tensor gradient_scale; /* f32[1]: multiply gradients by it (clipping, loss scale) */
   capstan_tensor guard;          /* boolean [1] or CAPSTAN_NONE: skip when false */
   double weight_decay;           /* resolved for this parameter */
@@ -47,7 +47,8 @@ typedef struct capstan_optimizer_v1 {
   int32_t (*granularity)(void* self);
   /* The index-th state of a parameter of this dtype and shape; NULL past the end. Borrowed until the
    * next call. */
-  const capstan_optimizer_state* (*state)(void* self, const capstan_tensor_desc* parameter, size_t index);
+  const capstan_optimizer_state* (*state)(void* self, const capstan_tensor_desc* parameter,
+                                          size_t index);
   capstan_status* (*emit)(void* self, const capstan_update* update);
 } capstan_optimizer_v1;
 

@@ -32,7 +32,7 @@ typedef struct capstan_mesh_service {
   size_t struct_size;
   int64_t (*rank)(const capstan_host* host);
   int64_t (*world_size)(const capstan_host* host);
-  int64_t (*axis_size)(const capstan_host* host, const char* axis);  /* 1 when the axis is omitted */
+  int64_t (*axis_size)(const capstan_host* host, const char* axis); /* 1 when the axis is omitted */
   int64_t (*axis_index)(const capstan_host* host, const char* axis); /* this rank's coordinate */
   int64_t (*local_rank)(const capstan_host* host);  /* among the ranks of this machine */
   int64_t (*local_ranks)(const capstan_host* host); /* how many ranks share this machine */

@@ -20,7 +20,8 @@ typedef struct capstan_precision_v1 {
   size_t struct_size;
   capstan_status* (*create)(const capstan_host* host, const capstan_options* options, void** self);
   void (*destroy)(void* self);
-  capstan_dtype (*dtype)(void* self, int32_t role); /* of tensors created by the host for that role */
+  capstan_dtype (*dtype)(void* self,
+                         int32_t role); /* of tensors created by the host for that role */
   /* Phase "precision" of the forward graph: casts, dtypes, scaling inputs. */
   capstan_status* (*rewrite)(void* self, capstan_program* program);
   /* Phase "finish": unscale and finite check. Sets *guard to a boolean tensor or leaves it. May be

@@ -38,16 +38,17 @@ typedef struct capstan_placement {
   int32_t dim;    /* SHARD: which dim */
   int32_t reduce; /* PARTIAL: CAPSTAN_SUM or CAPSTAN_MAX */
   int32_t range_count;
-  const int64_t* ranges; /* SHARD: this rank's global [begin, end) pairs along dim; NULL: even blocks */
+  const int64_t*
+      ranges; /* SHARD: this rank's global [begin, end) pairs along dim; NULL: even blocks */
 } capstan_placement;
 
 /* ---- tensors ------------------------------------------------------------------------------ */
 
-#define CAPSTAN_PARAMETER 1  /* persistent, trained or frozen */
-#define CAPSTAN_GRADIENT 2   /* persistent through a step */
-#define CAPSTAN_STATE 3      /* persistent: optimizer moments, KV caches, metrics */
-#define CAPSTAN_INPUT 4      /* filled by the host: tokens (each microbatch) or scalars (each step) */
-#define CAPSTAN_CONSTANT 5   /* filled once from init */
+#define CAPSTAN_PARAMETER 1 /* persistent, trained or frozen */
+#define CAPSTAN_GRADIENT 2  /* persistent through a step */
+#define CAPSTAN_STATE 3     /* persistent: optimizer moments, KV caches, metrics */
+#define CAPSTAN_INPUT 4    /* filled by the host: tokens (each microbatch) or scalars (each step) */
+#define CAPSTAN_CONSTANT 5 /* filled once from init */
 #define CAPSTAN_ACTIVATION 6 /* produced and consumed within a step */
 
 #define CAPSTAN_INIT_ZEROS 0
@@ -65,11 +66,11 @@ typedef struct capstan_placement {
  * external tensor, possibly transposed (external = logical^T, two dims). */
 typedef struct capstan_external {
   size_t struct_size;
-  const char* name;           /* "transformer.h.0.attn.c_attn.weight"; NULL: same as the tensor's name */
-  int32_t ndim;               /* of the external tensor; 0: same shape as the tensor's global shape */
-  int32_t transposed;         /* 1: the external tensor stores the transpose */
-  const int64_t* shape;       /* of the whole external tensor, in its own orientation */
-  const int64_t* start;       /* where this parameter begins in it, in its own orientation */
+  const char* name;     /* "transformer.h.0.attn.c_attn.weight"; NULL: same as the tensor's name */
+  int32_t ndim;         /* of the external tensor; 0: same shape as the tensor's global shape */
+  int32_t transposed;   /* 1: the external tensor stores the transpose */
+  const int64_t* shape; /* of the whole external tensor, in its own orientation */
+  const int64_t* start; /* where this parameter begins in it, in its own orientation */
 } capstan_external;
 
 typedef struct capstan_tensor_desc {
@@ -86,18 +87,21 @@ typedef struct capstan_tensor_desc {
   const capstan_placement* placement;
   const int64_t* global_shape; /* NULL: as shape */
   const int64_t* slice_start;  /* NULL: zeros */
-  const char* const* dim_axes; /* parameters: logical axis name of each dim ("vocab", "embed", ...) */
-  capstan_tensor view_of;      /* CAPSTAN_NONE, or the tensor whose storage this is a window of */
-  int64_t view_offset;         /* elements from the start of view_of */
-  int32_t init;                /* CAPSTAN_INIT_*, parameters, states and constants */
-  int32_t layer;               /* -1 none */
+  const char* const*
+      dim_axes;           /* parameters: logical axis name of each dim ("vocab", "embed", ...) */
+  capstan_tensor view_of; /* CAPSTAN_NONE, or the tensor whose storage this is a window of; both
+                                  persistent */
+  int64_t view_offset;    /* elements from the start of view_of */
+  int32_t init;           /* CAPSTAN_INIT_*, parameters, states and constants */
+  int32_t layer;          /* -1 none */
   double init_a, init_b;
   const capstan_external* external; /* parameters; NULL: none */
   capstan_tensor of;                /* gradients and states: the parameter they belong to */
   int32_t loss_root;                /* 1: a scalar loss; differentiation starts here */
   const char* role;                 /* states: "exp_avg", "cache", "metric" ...; "" otherwise */
   const char* codec;                /* encoded tensors: codec id, "" plain */
-  const char* const* dim_extents;   /* bounded dims: names of scalar tensors with the run-time extent, NULL
+  const char* const*
+      dim_extents; /* bounded dims: names of scalar tensors with the run-time extent, NULL
                                        array or NULL entries: fixed */
 } capstan_tensor_desc;
 
@@ -127,11 +131,12 @@ typedef struct capstan_op_desc {
   size_t input_count;
   const capstan_tensor* inputs; /* CAPSTAN_NONE for an omitted optional input */
   size_t output_count;          /* 0: as many as the op defines, all new */
-  const capstan_tensor* outputs; /* existing tensors to write or update; CAPSTAN_NONE: make a new one */
+  const capstan_tensor*
+      outputs; /* existing tensors to write or update; CAPSTAN_NONE: make a new one */
   size_t attr_count;
   const capstan_attr* attrs;
-  int32_t layer; /* -1 none */
-  int32_t role;  /* CAPSTAN_ROLE_* */
+  int32_t layer;            /* -1 none */
+  int32_t role;             /* CAPSTAN_ROLE_* */
   const capstan_when* when; /* NULL: always */
 } capstan_op_desc;
 
@@ -183,20 +188,25 @@ typedef struct capstan_program_service {
   /* tensors: ids run from 0 to tensor_limit - 1; removed ones give a status */
   capstan_tensor (*tensor_limit)(const capstan_program* p);
   int32_t (*tensor_alive)(const capstan_program* p, capstan_tensor t);
-  capstan_status* (*tensor_get)(const capstan_program* p, capstan_tensor t, capstan_tensor_desc* out);
-  capstan_tensor (*tensor_find)(const capstan_program* p, const char* name); /* CAPSTAN_NONE: none */
-  capstan_status* (*tensor_add)(capstan_program* p, const capstan_tensor_desc* desc, capstan_tensor* out);
-  capstan_status* (*tensor_set)(capstan_program* p, capstan_tensor t, const capstan_tensor_desc* desc);
-  capstan_op (*tensor_producer)(const capstan_program* p, capstan_tensor t); /* CAPSTAN_NONE: none */
+  capstan_status* (*tensor_get)(const capstan_program* p, capstan_tensor t,
+                                capstan_tensor_desc* out);
+  capstan_tensor (*tensor_find)(const capstan_program* p,
+                                const char* name); /* CAPSTAN_NONE: none */
+  capstan_status* (*tensor_add)(capstan_program* p, const capstan_tensor_desc* desc,
+                                capstan_tensor* out);
+  capstan_status* (*tensor_set)(capstan_program* p, capstan_tensor t,
+                                const capstan_tensor_desc* desc);
+  capstan_op (*tensor_producer)(const capstan_program* p,
+                                capstan_tensor t); /* CAPSTAN_NONE: none */
   /* ops that read or update t, in program order */
-  capstan_status* (*tensor_users)(const capstan_program* p, capstan_tensor t, const capstan_op** ops,
-                                  size_t* count);
+  capstan_status* (*tensor_users)(const capstan_program* p, capstan_tensor t,
+                                  const capstan_op** ops, size_t* count);
 
   /* segments, in order of first appearance */
   size_t (*segment_count)(const capstan_program* p);
   const char* (*segment_name)(const capstan_program* p, size_t i);
-  capstan_status* (*segment_ops)(const capstan_program* p, const char* segment, const capstan_op** ops,
-                                 size_t* count);
+  capstan_status* (*segment_ops)(const capstan_program* p, const char* segment,
+                                 const capstan_op** ops, size_t* count);
 
   /* ops */
   int32_t (*op_alive)(const capstan_program* p, capstan_op op);
@@ -204,12 +214,16 @@ typedef struct capstan_program_service {
   const char* (*op_segment)(const capstan_program* p, capstan_op op);
   /* Adds an op: the op's definition infers dtype, shape and placement of new outputs and checks all
    * operands. `outputs` (may be NULL) receives the ids of all its outputs, in order. */
-  capstan_status* (*op_add)(capstan_program* p, const capstan_position* at, const capstan_op_desc* desc,
-                            capstan_op* op, capstan_tensor* outputs, size_t output_capacity);
-  capstan_status* (*op_remove)(capstan_program* p, capstan_op op); /* refused while an output is read */
+  capstan_status* (*op_add)(capstan_program* p, const capstan_position* at,
+                            const capstan_op_desc* desc, capstan_op* op, capstan_tensor* outputs,
+                            size_t output_capacity);
+  capstan_status* (*op_remove)(capstan_program* p,
+                               capstan_op op); /* refused while an output is read */
   capstan_status* (*op_move)(capstan_program* p, capstan_op op, const capstan_position* to);
-  capstan_status* (*op_set_input)(capstan_program* p, capstan_op op, size_t input, capstan_tensor t);
-  capstan_status* (*op_set_output)(capstan_program* p, capstan_op op, size_t output, capstan_tensor t);
+  capstan_status* (*op_set_input)(capstan_program* p, capstan_op op, size_t input,
+                                  capstan_tensor t);
+  capstan_status* (*op_set_output)(capstan_program* p, capstan_op op, size_t output,
+                                   capstan_tensor t);
   capstan_status* (*op_set_attr)(capstan_program* p, capstan_op op, const capstan_attr* attr);
   capstan_status* (*op_set_when)(capstan_program* p, capstan_op op, const capstan_when* when);
   /* Every reader of `from` reads `to` instead, except `except` (CAPSTAN_NONE: no exception). */
@@ -223,7 +237,8 @@ typedef struct capstan_program_service {
   /* schedule */
   capstan_status* (*schedule_get)(const capstan_program* p, const capstan_schedule_entry** entries,
                                   size_t* count);
-  capstan_status* (*schedule_set)(capstan_program* p, const capstan_schedule_entry* entries, size_t count);
+  capstan_status* (*schedule_set)(capstan_program* p, const capstan_schedule_entry* entries,
+                                  size_t count);
 } capstan_program_service;
 
 #ifdef __cplusplus

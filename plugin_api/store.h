@@ -48,7 +48,8 @@ typedef struct capstan_store_v1 {
                            size_t count, void** writer);
   capstan_status* (*put)(void* self, void* writer, const capstan_store_slice* slice);
   /* A text file inside the bundle: "config.json", "capstan.json". */
-  capstan_status* (*put_text)(void* self, void* writer, const char* name, const char* text, size_t size);
+  capstan_status* (*put_text)(void* self, void* writer, const char* name, const char* text,
+                              size_t size);
   capstan_status* (*commit)(void* self, void* writer); /* consumes the writer, also on failure */
   void (*abort)(void* self, void* writer);             /* consumes the writer */
 
@@ -59,11 +60,13 @@ typedef struct capstan_store_v1 {
   capstan_status* (*tensor)(void* self, void* reader, size_t index, capstan_store_tensor* out);
   capstan_status* (*get)(void* self, void* reader, const capstan_store_slice* slice);
   /* Text borrowed until close; a missing file gives a status of class DATA. */
-  capstan_status* (*get_text)(void* self, void* reader, const char* name, const char** text, size_t* size);
+  capstan_status* (*get_text)(void* self, void* reader, const char* name, const char** text,
+                              size_t* size);
 
   /* Bundles under a directory: complete ones by name, ascending. `names` is the store's until the next
    * call. remove deletes one whole bundle; clean removes temporaries of crashed writers. */
-  capstan_status* (*list)(void* self, const char* directory, const char* const** names, size_t* count);
+  capstan_status* (*list)(void* self, const char* directory, const char* const** names,
+                          size_t* count);
   capstan_status* (*remove)(void* self, const char* path);
   capstan_status* (*clean)(void* self, const char* directory);
 } capstan_store_v1;

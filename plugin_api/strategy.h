@@ -33,7 +33,8 @@ extern "C" {
 typedef struct capstan_phase {
   size_t struct_size;
   const char* id;
-  const char* after;  /* for a phase of the strategy's own: a phase it follows; NULL: standard phase */
+  const char*
+      after; /* for a phase of the strategy's own: a phase it follows; NULL: standard phase */
   const char* before; /* ... and one it precedes, or NULL */
 } capstan_phase;
 
@@ -41,7 +42,7 @@ typedef struct capstan_phase {
 #define CAPSTAN_EQUIVALENCE_BOUNDED 2
 #define CAPSTAN_EQUIVALENCE_REFERENCE 3
 
-#define CAPSTAN_AXIS_DATA 1        /* the batch is sharded over it */
+#define CAPSTAN_AXIS_DATA 1 /* the batch is sharded over it */
 #define CAPSTAN_AXIS_INDEPENDENT 2
 #define CAPSTAN_AXIS_SEQUENCE 3
 #define CAPSTAN_AXIS_MODEL 4

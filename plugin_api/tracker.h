@@ -27,8 +27,8 @@ typedef struct capstan_tracker_v1 {
   void (*destroy)(void* self); /* flushes */
   /* scope: "train", "validation". Never blocks the step on a slow disk: a bounded queue, drops
    * counted. [main thread] */
-  capstan_status* (*metrics)(void* self, const char* scope, int64_t step, const capstan_metric* metrics,
-                             size_t count);
+  capstan_status* (*metrics)(void* self, const char* scope, int64_t step,
+                             const capstan_metric* metrics, size_t count);
   capstan_status* (*event)(void* self, const char* name, int64_t step, const char* text);
   capstan_status* (*flush)(void* self);
 } capstan_tracker_v1;

@@ -6,6 +6,7 @@
 
 #include "plugin_api/comm.h"
 #include "plugin_api/dataset.h"
+#include "plugin_api/dataset_writer.h"
 #include "plugin_api/device.h"
 #include "plugin_api/model.h"
 #include "plugin_api/objective.h"
@@ -14,6 +15,7 @@
 #include "plugin_api/precision.h"
 #include "plugin_api/store.h"
 #include "plugin_api/strategy.h"
+#include "plugin_api/tokenizer.h"
 #include "plugin_api/tracker.h"
 #include "runtime/loader.h"
 #include "runtime/status.h"
@@ -36,7 +38,7 @@ struct Interface {
   const char* kind;
   const char* id;
   size_t least_size;
-  std::vector<Slot> required;  // function pointers that may not be NULL
+  std::vector<Slot> required;  // pointers that may not be NULL
 };
 
 const std::vector<Interface>& Interfaces() {
@@ -56,6 +58,14 @@ const std::vector<Interface>& Interfaces() {
        {CAPSTAN_SLOT(capstan_dataset_v1, create), CAPSTAN_SLOT(capstan_dataset_v1, destroy),
         CAPSTAN_SLOT(capstan_dataset_v1, epoch_size), CAPSTAN_SLOT(capstan_dataset_v1, read),
         CAPSTAN_SLOT(capstan_dataset_v1, description)}},
+      {"dataset_writer",
+       CAPSTAN_DATASET_WRITER_INTERFACE,
+       CAPSTAN_SIZE_THROUGH(capstan_dataset_writer_v1, abort),
+       {CAPSTAN_SLOT(capstan_dataset_writer_v1, extension),
+        CAPSTAN_SLOT(capstan_dataset_writer_v1, create),
+        CAPSTAN_SLOT(capstan_dataset_writer_v1, append),
+        CAPSTAN_SLOT(capstan_dataset_writer_v1, finish),
+        CAPSTAN_SLOT(capstan_dataset_writer_v1, abort)}},
       {"device",
        CAPSTAN_DEVICE_INTERFACE,
        CAPSTAN_SIZE_THROUGH(capstan_device_v1, export_memory),
@@ -110,6 +120,16 @@ const std::vector<Interface>& Interfaces() {
        CAPSTAN_SIZE_THROUGH(capstan_strategy_v1, load),
        {CAPSTAN_SLOT(capstan_strategy_v1, create), CAPSTAN_SLOT(capstan_strategy_v1, destroy),
         CAPSTAN_SLOT(capstan_strategy_v1, phase), CAPSTAN_SLOT(capstan_strategy_v1, rewrite)}},
+      {"tokenizer",
+       CAPSTAN_TOKENIZER_INTERFACE,
+       CAPSTAN_SIZE_THROUGH(capstan_tokenizer_v1, decode),
+       {CAPSTAN_SLOT(capstan_tokenizer_v1, create), CAPSTAN_SLOT(capstan_tokenizer_v1, destroy),
+        CAPSTAN_SLOT(capstan_tokenizer_v1, name), CAPSTAN_SLOT(capstan_tokenizer_v1, fingerprint),
+        CAPSTAN_SLOT(capstan_tokenizer_v1, vocabulary),
+        CAPSTAN_SLOT(capstan_tokenizer_v1, end_of_text),
+        CAPSTAN_SLOT(capstan_tokenizer_v1, encoder_create),
+        CAPSTAN_SLOT(capstan_tokenizer_v1, encoder_destroy),
+        CAPSTAN_SLOT(capstan_tokenizer_v1, encode), CAPSTAN_SLOT(capstan_tokenizer_v1, decode)}},
       {"tracker",
        CAPSTAN_TRACKER_INTERFACE,
        CAPSTAN_SIZE_THROUGH(capstan_tracker_v1, flush),

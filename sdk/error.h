@@ -6,6 +6,7 @@
 #ifndef CAPSTAN_SDK_ERROR_H_
 #define CAPSTAN_SDK_ERROR_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <new>
@@ -23,6 +24,13 @@ constexpr T sized() {
   T value{};
   value.struct_size = sizeof(T);
   return value;
+}
+
+// Item `i` of an array of ABI structs: its stride is the size of the struct its maker knew.
+template <class T>
+const T& item_of(const T* items, size_t i) {
+  const char* first = reinterpret_cast<const char*>(items);
+  return *reinterpret_cast<const T*>(first + i * items->struct_size);
 }
 
 // The parts of a sentence joined: text("heads = ", heads, " does not divide width = ", width).

@@ -98,7 +98,7 @@ class File {
   ~File() { close(); }
 
   static File open_to_read(const std::string& path) {
-    File file = open(path, O_RDONLY, "open");
+    File file = open(path, O_RDONLY | O_NONBLOCK, "open");  // a FIFO would wait for its writer
     struct stat status;
     if (::fstat(file.fd_, &status) != 0) throw system_error("look at", path, errno);
     if (!S_ISREG(status.st_mode)) {

@@ -156,11 +156,7 @@ class Options {
  private:
   size_t count() const { return raw_ == nullptr ? 0 : raw_->count; }
   // Elements by the maker's size, so that a host with a larger value struct is read rightly.
-  const capstan_option_value& at(size_t i) const {
-    const size_t stride = raw_->values[0].struct_size;
-    return *reinterpret_cast<const capstan_option_value*>(
-        reinterpret_cast<const char*>(raw_->values) + i * stride);
-  }
+  const capstan_option_value& at(size_t i) const { return item_of(raw_->values, i); }
   const capstan_option_value* find(std::string_view key) const {
     for (size_t i = 0; i < count(); ++i) {
       if (key == at(i).key) return &at(i);

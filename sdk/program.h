@@ -71,7 +71,7 @@ inline std::string dtype_name(capstan_dtype d) {
     case CAPSTAN_DTYPE_BOOL:
       return "bool";
     case CAPSTAN_DTYPE_FLOAT8_E4M3FN:
-      return "f8e4m3fn";
+      return "f8e4m3";
     case CAPSTAN_DTYPE_FLOAT8_E5M2:
       return "f8e5m2";
     default:
@@ -135,7 +135,7 @@ class Attrs {
   Attrs() = default;
   Attrs(std::initializer_list<Attr> attrs) : attrs_(attrs) {}
   Attrs(const capstan_attr* raw, size_t count) {
-    for (size_t i = 0; i < count; ++i) attrs_.emplace_back(raw[i]);
+    for (size_t i = 0; i < count; ++i) attrs_.emplace_back(item_of(raw, i));
   }
 
   Attrs& set(Attr attr) {
@@ -350,7 +350,7 @@ inline TensorInfo tensor_info(const capstan_tensor_desc& raw) {
   t.save = raw.save;
   t.scope = raw.scope;
   for (size_t i = 0; i < raw.placement_count; ++i) {
-    const capstan_placement& p = raw.placement[i];
+    const capstan_placement& p = item_of(raw.placement, i);
     t.placement.push_back({owned(p.axis), p.kind, p.dim, p.reduce,
                            internal::owned_shape(p.ranges, 2 * p.range_count)});
   }
@@ -553,7 +553,10 @@ class Program {
     size_t count = 0;
     check(s_->schedule_get(p_, &entries, &count));
     std::vector<std::pair<std::string, int32_t>> out;
-    for (size_t i = 0; i < count; ++i) out.emplace_back(entries[i].segment, entries[i].microbatch);
+    for (size_t i = 0; i < count; ++i) {
+      const capstan_schedule_entry& entry = item_of(entries, i);
+      out.emplace_back(entry.segment, entry.microbatch);
+    }
     return out;
   }
   void set_schedule(const std::vector<std::pair<std::string, int32_t>>& schedule) {

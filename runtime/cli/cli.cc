@@ -152,9 +152,13 @@ int RunCommandLine(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitDone : kExitUsage;
   }
-  const absl::StatusOr<int> code = line.chosen();
+  absl::StatusOr<int> code = line.chosen();
+  // The printed lines of `train` are a convenience; of other commands they are the result.
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (lost && code.ok() && !app.got_subcommand("train")) {
+    code = ResourceError("cannot write all of the output; is the disk of standard output full?");
+  }
   if (code.ok()) return *code;
-  std::fflush(stdout);
   std::fprintf(stderr, "capstan: %s\n", std::string(code.status().message()).c_str());
   return ExitCode(code.status());
 }

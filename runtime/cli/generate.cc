@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
@@ -13,15 +14,6 @@ namespace capstan {
 namespace {
 
 using Tokenizer = Owned<capstan_tokenizer_v1>;
-
-absl::StatusOr<Tokenizer> OpenTokenizer(HostEnvironment& host, const std::string& id) {
-  CAPSTAN_ASSIGN_OR_RETURN(const Component* component, host.registry().Find("tokenizer", id));
-  CAPSTAN_ASSIGN_OR_RETURN(const OptionSet options, DefaultOptions(*component->definition));
-  const auto* vtable = component->vtable<capstan_tokenizer_v1>();
-  void* self = nullptr;
-  CAPSTAN_RETURN_IF_ERROR(vtable->create(host.c_host(), &options.c(), &self));
-  return Tokenizer(vtable, self);
-}
 
 absl::StatusOr<std::vector<int32_t>> Encode(const Tokenizer& tokenizer, const std::string& text) {
   void* encoder = nullptr;
@@ -48,6 +40,10 @@ absl::StatusOr<std::string> Decode(const Tokenizer& tokenizer, int32_t token) {
 }  // namespace
 
 absl::StatusOr<int> GenerateCommand(const GenerateArguments& arguments) {
+  if (std::isnan(arguments.temperature) || std::isnan(arguments.top_p)) {
+    return UsageError(std::isnan(arguments.top_p) ? "--top-p" : "--temperature",
+                      " nan: give a number");
+  }
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<HostEnvironment> host, HostEnvironment::Create());
   CAPSTAN_ASSIGN_OR_RETURN(const std::string checkpoint, FindCheckpoint(*host, arguments.run));
   // A checkpoint carries its config and is a folder of weights in published form.
@@ -55,7 +51,8 @@ absl::StatusOr<int> GenerateCommand(const GenerateArguments& arguments) {
   set.insert(set.end(), arguments.set.begin(), arguments.set.end());
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
                            Session::Open(checkpoint + "/config.toml", set, host.get()));
-  CAPSTAN_ASSIGN_OR_RETURN(const Tokenizer tokenizer, OpenTokenizer(*host, arguments.tokenizer));
+  CAPSTAN_ASSIGN_OR_RETURN(const Tokenizer tokenizer, MakeWithDefaults<capstan_tokenizer_v1>(
+                                                          *host, "tokenizer", arguments.tokenizer));
   const int64_t known = tokenizer->vocabulary(tokenizer.self());
   if (session->model_info().vocabulary < known) {
     return UsageError("the model has ", session->model_info().vocabulary, " tokens, tokenizer '",

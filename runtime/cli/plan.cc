@@ -150,10 +150,11 @@ absl::StatusOr<int> PlanCommand(const PlanArguments& arguments) {
     return UsageError("plan takes a configuration file or --params N, ",
                       has_config ? "not both" : "for example: capstan plan --params 13e9");
   }
-  if (has_config && (!arguments.strategy.empty() || arguments.ranks != 1)) {
+  if (has_config && (!arguments.strategy.empty() || arguments.ranks != 1 ||
+                     arguments.precision != PlanArguments().precision)) {
     return UsageError(
-        "--ranks and --strategy belong to --params; a configuration file says them "
-        "in [mesh] and [[strategy]]");
+        "--ranks, --strategy and --precision belong to --params; a configuration file says them "
+        "in [mesh], [[strategy]] and [precision]");
   }
   if (!has_config && !arguments.set.empty()) {
     return UsageError("--set changes a configuration file; --params has none");

@@ -16,15 +16,7 @@ constexpr const char* kPublishedStore = "safetensors";
 }  // namespace
 
 absl::StatusOr<Store> OpenStore(HostEnvironment& host, const std::string& plugin) {
-  const bool is_path = plugin.find('/') != std::string::npos;
-  CAPSTAN_ASSIGN_OR_RETURN(
-      const Component* component,
-      host.registry().Find("store", is_path ? "" : plugin, is_path ? plugin : ""));
-  CAPSTAN_ASSIGN_OR_RETURN(const OptionSet options, DefaultOptions(*component->definition));
-  const auto* vtable = component->vtable<capstan_store_v1>();
-  void* self = nullptr;
-  CAPSTAN_RETURN_IF_ERROR(vtable->create(host.c_host(), &options.c(), &self));
-  return Store(vtable, self);
+  return MakeWithDefaults<capstan_store_v1>(host, "store", plugin);
 }
 
 absl::StatusOr<std::string> StoreOfRun(const std::string& run) {

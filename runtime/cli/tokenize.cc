@@ -184,18 +184,6 @@ class Meter {
 
 // ---- the command
 
-absl::StatusOr<Tokenizer> MakeTokenizer(HostEnvironment& host, const std::string& name) {
-  const bool is_path = name.find('/') != std::string::npos;
-  CAPSTAN_ASSIGN_OR_RETURN(
-      const Component* component,
-      host.registry().Find("tokenizer", is_path ? "" : name, is_path ? name : ""));
-  CAPSTAN_ASSIGN_OR_RETURN(const OptionSet options, DefaultOptions(*component->definition));
-  const auto* vtable = component->vtable<capstan_tokenizer_v1>();
-  void* self = nullptr;
-  CAPSTAN_RETURN_IF_ERROR(vtable->create(host.c_host(), &options.c(), &self));
-  return Tokenizer(vtable, self);
-}
-
 // Ids of texts, one after the other.
 class TextEncoder {
  public:
@@ -305,7 +293,8 @@ absl::StatusOr<int> TokenizeCommand(const TokenizeArguments& arguments) {
   CAPSTAN_RETURN_IF_ERROR(CheckArguments(arguments));
   CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> inputs, ListInputs(arguments.inputs));
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<HostEnvironment> host, HostEnvironment::Create());
-  CAPSTAN_ASSIGN_OR_RETURN(const Tokenizer tokenizer, MakeTokenizer(*host, arguments.tokenizer));
+  CAPSTAN_ASSIGN_OR_RETURN(const Tokenizer tokenizer, MakeWithDefaults<capstan_tokenizer_v1>(
+                                                          *host, "tokenizer", arguments.tokenizer));
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<TextEncoder> encoder, TextEncoder::Create(tokenizer));
   CAPSTAN_ASSIGN_OR_RETURN(const Component* component,
                            host->registry().Find("dataset_writer", kFormat));

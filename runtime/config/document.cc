@@ -163,7 +163,9 @@ absl::Status SetAt(const std::vector<std::string>& keys, size_t depth, const std
   } else if (at->is_table()) {
     child = at->Find(key);
     if (child == nullptr) {
-      child = &at->Set(key, Value::Table());
+      // `--set strategy.0.plugin=dp` begins a list.
+      const bool list = depth + 1 < keys.size() && keys[depth + 1] == "0";
+      child = &at->Set(key, list ? Value::Array() : Value::Table());
       child->position = position;
     }
   } else {

@@ -8,6 +8,9 @@ namespace capstan {
 namespace {
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+// Far beyond any run; sums and products of two such counts of tokens or steps stay in 64 bits.
+constexpr double kMostCount = 1e15;
+constexpr double kMostSequences = 1 << 24;
 constexpr double kSmallestPositive = std::numeric_limits<double>::min();
 
 constexpr capstan_option Key(int32_t type, const char* name, const char* fallback,
@@ -18,6 +21,13 @@ constexpr capstan_option Key(int32_t type, const char* name, const char* fallbac
 constexpr capstan_option AtLeast(double minimum, capstan_option option) {
   option.minimum = minimum;
   option.maximum = kNoLimit;
+  option.has_range = 1;
+  return option;
+}
+
+constexpr capstan_option Between(double minimum, double maximum, capstan_option option) {
+  option.minimum = minimum;
+  option.maximum = maximum;
   option.has_range = 1;
   return option;
 }
@@ -37,8 +47,10 @@ constexpr capstan_option kRun[] = {
     Key(CAPSTAN_OPTION_PATH, "dir", nullptr,
         "Where metrics, checkpoints and this configuration go; by default runs/<name> in the "
         "current directory."),
-    AtLeast(1, Key(CAPSTAN_OPTION_INT, "steps", nullptr, "Optimizer steps of the whole run.")),
-    AtLeast(1, Key(CAPSTAN_OPTION_INT, "tokens", nullptr, "Tokens to train on, instead of steps.")),
+    Between(1, kMostCount,
+            Key(CAPSTAN_OPTION_INT, "steps", nullptr, "Optimizer steps of the whole run.")),
+    Between(1, kMostCount,
+            Key(CAPSTAN_OPTION_INT, "tokens", nullptr, "Tokens to train on, instead of steps.")),
     AtLeast(kSmallestPositive, Key(CAPSTAN_OPTION_FLOAT, "epochs", nullptr,
                                    "Passes over the data, instead of steps.")),
     AtLeast(0, Key(CAPSTAN_OPTION_INT, "seed", "1337",
@@ -61,13 +73,16 @@ constexpr capstan_option kData[] = {
         1, Key(CAPSTAN_OPTION_INT, "sequence_length", nullptr, "Positions in one sequence."))),
     AtLeast(0, Key(CAPSTAN_OPTION_INT, "validation.every", "0",
                    "Steps between validations; 0: never.")),
-    AtLeast(1, Key(CAPSTAN_OPTION_INT, "validation.batches", "20",
-                   "Global batches in one validation.")),
+    Between(1, kMostSequences,
+            Key(CAPSTAN_OPTION_INT, "validation.batches", "20",
+                "Global batches in one validation.")),
 };
 
 constexpr capstan_option kBatch[] = {
-    AtLeast(1, Key(CAPSTAN_OPTION_INT, "micro", "1", "Sequences a rank holds at once.")),
-    Required(AtLeast(1, Key(CAPSTAN_OPTION_INT, "global", nullptr, "Sequences in one step."))),
+    Between(1, kMostSequences,
+            Key(CAPSTAN_OPTION_INT, "micro", "1", "Sequences a rank holds at once.")),
+    Required(Between(1, kMostSequences,
+                     Key(CAPSTAN_OPTION_INT, "global", nullptr, "Sequences in one step."))),
 };
 
 constexpr capstan_option kOptimizer[] = {
@@ -78,10 +93,12 @@ constexpr capstan_option kOptimizer[] = {
                    "Largest global gradient norm; 0: no clipping.")),
     OneOf("constant|linear|cosine|wsd", Key(CAPSTAN_OPTION_STRING, "schedule.kind", "\"constant\"",
                                             "Shape of the learning rate over steps.")),
-    AtLeast(0, Key(CAPSTAN_OPTION_INT, "schedule.warmup_steps", "0",
-                   "Steps of the linear rise from zero.")),
-    AtLeast(0, Key(CAPSTAN_OPTION_INT, "schedule.decay_steps", "0",
-                   "Steps of the final fall of wsd; 0: a tenth of the run.")),
+    Between(0, kMostCount,
+            Key(CAPSTAN_OPTION_INT, "schedule.warmup_steps", "0",
+                "Steps of the linear rise from zero.")),
+    Between(0, kMostCount,
+            Key(CAPSTAN_OPTION_INT, "schedule.decay_steps", "0",
+                "Steps of the final fall of wsd; 0: a tenth of the run.")),
     AtLeast(0, Key(CAPSTAN_OPTION_FLOAT, "schedule.min_lr", "0.0", "Learning rate at the end.")),
 };
 

@@ -5,12 +5,12 @@
 
 #include "runtime/config/option_reader.h"
 #include "runtime/suggest.h"
+#include "sdk/error.h"
 
 namespace capstan {
 
 const capstan_option& OptionTable::operator[](size_t index) const {
-  const char* at = reinterpret_cast<const char*>(first_) + index * first_->struct_size;
-  return *reinterpret_cast<const capstan_option*>(at);
+  return sdk::item_of(first_, index);
 }
 
 const capstan_option* OptionTable::Find(std::string_view name) const {

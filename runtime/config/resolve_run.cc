@@ -12,6 +12,7 @@ namespace {
 
 constexpr const char* kStandardAxes[] = {"tp", "cp", "ep", "dp", "pp"};
 constexpr char kOrderKey[] = "order";
+constexpr int64_t kMostMicrobatches = 1 << 16;  // each is in the schedule
 
 bool IsAxisName(const std::string& name) {
   return !name.empty() && std::isalpha(static_cast<unsigned char>(name[0])) != 0 &&
@@ -80,6 +81,11 @@ void ConfigResolver::ReadBatch(RunConfig* run) {
     problems_.Add(global->position,
                   StrCat("batch.global is ", global->i, ", but must be a multiple of batch.micro (",
                          micro->i, "); for example ", (global->i / micro->i + 1) * micro->i, "."));
+  } else if (global->i / micro->i > kMostMicrobatches) {
+    problems_.Add(global->position,
+                  StrCat("batch.global (", global->i, ") is ", global->i / micro->i,
+                         " times batch.micro (", micro->i, "), and a step has at most ",
+                         kMostMicrobatches, " microbatches; lower global or raise micro."));
   }
 }
 
@@ -89,6 +95,12 @@ void ConfigResolver::FillRun(const std::string& table, const OptionSet& host, Ru
   } else if (table == "model") {
     run->weights = host.String("weights");
     run->trainable = host.Strings("trainable");
+    if (const OptionEntry* given = host.Find("trainable"); given != nullptr && given->from_user &&
+                                                           run->trainable.empty()) {
+      problems_.Add(given->position,
+                    R"(model.trainable is empty, so nothing would be trained; name some parameters, )"
+                    R"(or write ["*"] for all.)");
+    }
   } else if (table == "data") {
     run->sequence_length = host.Int("sequence_length");
     run->validation_every = host.Int("validation.every");

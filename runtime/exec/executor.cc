@@ -95,8 +95,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Compile(const Program* progr
       bound.guard = reinterpret_cast<const uint8_t*>(
           storage->Data(*program, op.when.guard, planned.microbatch));
     }
-    const bool every_step = op.when.start == 0 && op.when.stop < 0 && op.when.every <= 1;
-    bound.when = every_step ? nullptr : &op.when;
+    bound.when = op.when.EveryStep() ? nullptr : &op.when;
     executor->launches_.push_back(bound);
   }
   return executor;

@@ -121,8 +121,7 @@ absl::Status MemoryPlan::Linearise(const Program& program, PlannedProgram& plan)
         std::vector<bool>& seen = written[t.id];
         if (seen.size() <= slot) seen.resize(slot + 1, false);
         if (seen[slot]) launch.accumulate |= uint64_t{1} << j;
-        const bool conditional =
-            op.when.guard != kNone || op.when.start != 0 || op.when.stop >= 0 || op.when.every > 1;
+        const bool conditional = op.when.guard != kNone || !op.when.EveryStep();
         if (!seen[slot] && conditional) {
           return UnsupportedError(
               program.OpText(id), " writes ", program.TensorName(t.id),
@@ -204,7 +203,9 @@ void MemoryPlan::ShareInPlace(const Program& program, PlannedProgram& plan) {
     const PlannedLaunch& launch = plan.launches[i];
     const Op& op = program.op(launch.op);
     if (!op.def->is(CAPSTAN_OP_ELEMENTWISE) || op.inputs.empty() || op.inputs[0] == kNone) continue;
-    if (!InArena(program.tensor(op.inputs[0])) || !InArena(program.tensor(op.outputs[0]))) continue;
+    const Tensor &in = program.tensor(op.inputs[0]), &out = program.tensor(op.outputs[0]);
+    if (!InArena(in) || !InArena(out) || !SameDType(in.dtype(), out.dtype())) continue;
+    if (!in.name.empty()) continue;  // the host reads it when all launches are done
     int* from = slot(op.inputs[0], launch.microbatch);
     int* to = slot(op.outputs[0], launch.microbatch);
     if (from == nullptr || to == nullptr || *from == *to) continue;

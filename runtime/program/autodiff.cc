@@ -48,6 +48,7 @@ class Differentiator final : public VjpContext {
   }
 
   TensorId gradient_of(size_t input) override {
+    if (input >= op().inputs.size() || op().inputs[input] == kNone) return kNone;
     const TensorId p = op().inputs[input];
     const Tensor& parameter = program_.tensor(p);
     if (parameter.kind != CAPSTAN_PARAMETER || !parameter.trainable) return kNone;
@@ -55,6 +56,14 @@ class Differentiator final : public VjpContext {
   }
 
   absl::Status SetCotangent(size_t input, TensorId fresh) override {
+    if (input >= op().inputs.size() || op().inputs[input] == kNone) {
+      return BugError(program_.OpText(current_), " has no input ", input,
+                      " to give a cotangent to");
+    }
+    if (!program_.TensorAlive(fresh)) {
+      return BugError(program_.OpText(current_), ": the cotangent of input ", input,
+                      " is no tensor of the program");
+    }
     const TensorId primal = op().inputs[input];
     CAPSTAN_RETURN_IF_ERROR(CheckCotangent(primal, fresh));
     auto [it, first] = cotangents_.try_emplace(primal, fresh);
@@ -119,6 +128,11 @@ class Differentiator final : public VjpContext {
   }
 
   absl::Status ApplyRule() {
+    if (!op().when.Always()) {
+      return UnsupportedError(program_.OpText(current_),
+                              " is on the way from a loss to a trainable parameter, but runs only "
+                              "under a condition; make it unconditional, or freeze the parameter");
+    }
     if (!op().def->vjp) {
       return BugError(program_.OpText(current_),
                       " is on the way from a loss to a trainable parameter, but op '", op().kind(),
@@ -205,7 +219,12 @@ class Differentiator final : public VjpContext {
     }
     std::sort(pending.begin(), pending.end());
     for (TensorId p : pending) {
-      NewOp store{.kind = "accumulate", .inputs = {cotangents_[p]}, .outputs = {Gradient(p)}};
+      const TensorId gradient = Gradient(p);
+      if (gradient == kNone) {
+        return BugError("the gradient of ", program_.TensorName(p), " cannot be made: its name '",
+                        program_.tensor(p).name, ".grad' is taken; rename that tensor");
+      }
+      NewOp store{.kind = "accumulate", .inputs = {cotangents_[p]}, .outputs = {gradient}};
       store.role = CAPSTAN_ROLE_WEIGHT_GRADIENT;
       store.layer = program_.tensor(p).layer;
       CAPSTAN_RETURN_IF_ERROR(program_.AddOp({segment_}, std::move(store)).status());
@@ -225,9 +244,10 @@ class Differentiator final : public VjpContext {
   absl::flat_hash_map<TensorId, TensorId> gradients_;
 };
 
-// Values marked save=no are made again at the head of their first use in each backward segment.
+// Values marked save=no are made again at the head of their first use in each backward segment. From
+// the last to the first, for a value's copy may read another such value.
 absl::Status ReemitUnsaved(Program& program) {
-  for (TensorId t = 0; t < program.tensor_limit(); ++t) {
+  for (TensorId t = program.tensor_limit(); t-- > 0;) {
     if (!program.TensorAlive(t) || program.tensor(t).save != CAPSTAN_SAVE_NO) continue;
     absl::flat_hash_map<int, TensorId> copies;
     for (OpId user : program.Users(t)) {
@@ -259,6 +279,7 @@ absl::StatusOr<TensorId> CloneProducer(Program& program, TensorId t, const Inser
   }
   NewOp clone{.kind = original.kind(), .inputs = original.inputs, .attrs = original.attrs};
   clone.layer = original.layer;
+  clone.when = original.when;
   CAPSTAN_ASSIGN_OR_RETURN(OpId made, program.AddOp(at, std::move(clone)));
   const size_t index =
       std::find(original.outputs.begin(), original.outputs.end(), t) - original.outputs.begin();

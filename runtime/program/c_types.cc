@@ -1,6 +1,7 @@
 #include "runtime/program/c_types.h"
 
 #include "runtime/status.h"
+#include "sdk/error.h"
 
 namespace capstan {
 
@@ -110,14 +111,13 @@ void OpView::Fill(const Op& op) {
 Placement PlacementFromC(const capstan_placement* list, size_t count) {
   Placement placement;
   for (size_t i = 0; i < count; ++i) {
+    const capstan_placement& p = sdk::item_of(list, i);
     AxisPlacement item;
-    item.axis = list[i].axis;
-    item.kind = static_cast<char>(list[i].kind);
-    item.dim = list[i].dim;
-    item.reduce = list[i].reduce;
-    if (list[i].ranges != nullptr) {
-      item.ranges.assign(list[i].ranges, list[i].ranges + 2 * list[i].range_count);
-    }
+    item.axis = p.axis;
+    item.kind = static_cast<char>(p.kind);
+    item.dim = p.dim;
+    item.reduce = p.reduce;
+    if (p.ranges != nullptr) item.ranges.assign(p.ranges, p.ranges + 2 * p.range_count);
     SetPlacement(placement, std::move(item));
   }
   return placement;
@@ -126,8 +126,9 @@ Placement PlacementFromC(const capstan_placement* list, size_t count) {
 absl::StatusOr<Tensor> TensorFromC(const capstan_tensor_desc& d) {
   if (!CAPSTAN_HAS(&d, of))
     return BugError("capstan_tensor_desc.struct_size is ", d.struct_size, ", too small");
-  if (d.ndim < 0 || d.ndim > 8 || (d.ndim > 0 && d.shape == nullptr)) {
-    return UsageError("a tensor description has ", d.ndim, " dims; 0 to 8 are allowed");
+  if (d.ndim < 0 || d.ndim > kMostDims || (d.ndim > 0 && d.shape == nullptr)) {
+    return UsageError("a tensor description has ", d.ndim, " dims; 0 to ", kMostDims,
+                      " are allowed");
   }
   Tensor t;
   if (d.name != nullptr) t.name = d.name;
@@ -153,6 +154,11 @@ absl::StatusOr<Tensor> TensorFromC(const capstan_tensor_desc& d) {
     t.external.name = e.name == nullptr ? t.name : e.name;
     t.external.transposed = e.transposed != 0;
     if (e.ndim > 0) {
+      if (e.ndim != d.ndim || e.shape == nullptr || (t.external.transposed && e.ndim != 2)) {
+        return UsageError("tensor '", t.name, "' has ", d.ndim, " dims and its external tensor '",
+                          t.external.name, "' ", e.ndim,
+                          "; they must agree, and only matrices are stored transposed");
+      }
       t.external.shape.assign(e.shape, e.shape + e.ndim);
       t.external.start.assign(e.ndim, 0);
       if (e.start != nullptr) t.external.start.assign(e.start, e.start + e.ndim);
@@ -192,8 +198,10 @@ absl::StatusOr<NewOp> OpFromC(const capstan_op_desc& d) {
   op.inputs.assign(d.inputs, d.inputs + d.input_count);
   op.outputs.assign(d.outputs, d.outputs + d.output_count);
   for (size_t i = 0; i < d.attr_count; ++i) {
-    CAPSTAN_ASSIGN_OR_RETURN(AttrValue value, AttrFromC(d.attrs[i]));
-    op.attrs.Set(d.attrs[i].name, std::move(value));
+    const capstan_attr& attr = sdk::item_of(d.attrs, i);
+    if (attr.name == nullptr) return UsageError("an attribute of op '", op.kind, "' has no name");
+    CAPSTAN_ASSIGN_OR_RETURN(AttrValue value, AttrFromC(attr));
+    op.attrs.Set(attr.name, std::move(value));
   }
   op.layer = d.layer;
   op.role = d.role;

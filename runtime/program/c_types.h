@@ -2,6 +2,7 @@
 // struct points into; they must outlive its use.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ void CopySized(const T& from, T* to) {
   std::memcpy(static_cast<void*>(to), &from, size);
   to->struct_size = size;
 }
+
+inline constexpr int32_t kMostDims = 8;  // of a tensor that crosses the ABI
 
 struct AttrsView {
   AttrsView() = default;

@@ -7,6 +7,11 @@
 #include "runtime/strings.h"
 
 namespace capstan {
+namespace {
+
+constexpr int64_t kMostTensorBytes = int64_t{1} << 50;
+
+}  // namespace
 
 Program::Program(const OpRegistry* registry, Options options)
     : registry_(registry), options_(std::move(options)) {}
@@ -25,6 +30,16 @@ absl::Status Program::CheckId(TensorId t, std::string_view what) const {
                                            options_.name, "' (removed, or of another program)"));
 }
 
+absl::Status Program::CheckGuard(const When& when) const {
+  if (when.guard == kNone) return absl::OkStatus();
+  if (absl::Status s = CheckId(when.guard, "guard"); !s.ok()) return s;
+  const Tensor& t = tensors_[when.guard];
+  if (SameDType(t.dtype(), kBool) && t.elements() == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat("guard ", TensorName(when.guard), " is ",
+                                           DTypeName(t.dtype()), ShapeString(t.shape()),
+                                           "; it must be one boolean"));
+}
+
 absl::StatusOr<TensorId> Program::AddTensor(Tensor tensor) {
   if (!tensor.name.empty() && by_name_.contains(tensor.name)) {
     return absl::AlreadyExistsError(StrCat("program '", options_.name, "' already has a tensor '",
@@ -34,16 +49,29 @@ absl::StatusOr<TensorId> Program::AddTensor(Tensor tensor) {
   if (needs_name && tensor.name.empty()) {
     return absl::InvalidArgumentError("a persistent or input tensor needs a name");
   }
+  int64_t bytes = DTypeBytes(tensor.dtype());
   for (int64_t d : tensor.shape()) {
     if (d < 0) {
       return absl::InvalidArgumentError(StrCat("tensor '", tensor.name, "' has shape ",
                                                ShapeString(tensor.shape()),
                                                "; every dim must be at least 0"));
     }
+    // Sums of many tensors must stay within 64 bits too.
+    if (__builtin_mul_overflow(bytes, d, &bytes) || bytes > kMostTensorBytes) {
+      return absl::InvalidArgumentError(StrCat("tensor '", tensor.name, "' of shape ",
+                                               ShapeString(tensor.shape()),
+                                               " is larger than any memory; check the sizes of the "
+                                               "model and the batch"));
+    }
   }
   if (tensor.view_of != kNone) {
     if (absl::Status s = CheckId(tensor.view_of, "view"); !s.ok()) return s;
     const Tensor& base = tensors_[tensor.view_of];
+    if (!tensor.persistent() || !base.persistent()) {
+      return absl::InvalidArgumentError(
+          StrCat("view '", tensor.name, "' of '", base.name,
+                 "': only persistent tensors are views, of persistent ones; use slice"));
+    }
     const int64_t end = tensor.view_offset + tensor.elements();
     if (tensor.view_offset < 0 || end > base.elements() ||
         !SameDType(base.dtype(), tensor.dtype())) {
@@ -203,6 +231,7 @@ absl::StatusOr<OpId> Program::AddOp(const InsertPoint& at, NewOp fresh) {
     if (t == kNone) continue;
     if (absl::Status s = CheckId(t, fresh.kind); !s.ok()) return s;
   }
+  if (absl::Status s = CheckGuard(fresh.when); !s.ok()) return s;
   Op op;
   op.id = op_limit();
   op.def = def;
@@ -315,9 +344,7 @@ absl::Status Program::SetAttr(OpId o, std::string name, AttrValue value) {
 
 absl::Status Program::SetWhen(OpId o, When when) {
   if (!OpAlive(o)) return absl::InvalidArgumentError(StrCat("op ", o, " does not exist"));
-  if (when.guard != kNone) {
-    if (absl::Status s = CheckId(when.guard, "guard"); !s.ok()) return s;
-  }
+  if (absl::Status s = CheckGuard(when); !s.ok()) return s;
   if (ops_[o].when.guard != kNone) DropUse(ops_[o].when.guard, o);
   ops_[o].when = when;
   if (when.guard != kNone) AddUse(when.guard, o);
@@ -333,6 +360,10 @@ absl::Status Program::ReplaceUses(TensorId from, TensorId to, OpId except) {
       if (ops_[o].inputs[i] != from) continue;
       if (absl::Status s = SetInput(o, i, to); !s.ok()) return s;
     }
+    if (ops_[o].when.guard != from) continue;
+    When when = ops_[o].when;
+    when.guard = to;
+    if (absl::Status s = SetWhen(o, when); !s.ok()) return s;
   }
   return absl::OkStatus();
 }

@@ -82,7 +82,6 @@ class Program {
   absl::Status SetOutput(OpId o, size_t index, TensorId t);
   absl::Status SetAttr(OpId o, std::string name, AttrValue value);
   absl::Status SetWhen(OpId o, When when);
-  void SetRole(OpId o, int role) { ops_[o].role = role; }
   absl::Status ReplaceUses(TensorId from, TensorId to, OpId except = kNone);
 
   // The op that first writes t, kNone for inputs and parameters.
@@ -114,6 +113,7 @@ class Program {
  private:
   absl::Status ApplyTypes(Op& op, const InferContext& ctx, bool fresh);
   absl::Status CheckId(TensorId t, std::string_view what) const;
+  absl::Status CheckGuard(const When& when) const;
   absl::Status Insert(OpId o, const InsertPoint& at);
   void Unlink(OpId o);
   void AddUse(TensorId t, OpId o);

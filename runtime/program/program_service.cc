@@ -8,6 +8,7 @@
 
 #include "runtime/program/c_types.h"
 #include "runtime/status.h"
+#include "sdk/error.h"
 
 // What the opaque handle holds: the Program and the memory behind borrowed answers. Descriptions
 // are kept one a tensor or op, so an answer lives until the same thing is asked again or edited.
@@ -15,7 +16,7 @@ struct capstan_program {
   capstan::Program* program = nullptr;
   std::unordered_map<capstan_tensor, capstan::TensorView> tensors;
   std::unordered_map<capstan_op, capstan::OpView> ops;
-  std::vector<capstan_op> users;
+  std::unordered_map<capstan_tensor, std::vector<capstan_op>> users;
   std::vector<capstan_schedule_entry> schedule;
 };
 
@@ -89,9 +90,10 @@ capstan_op TensorProducer(const capstan_program* p, capstan_tensor t) {
 capstan_status* TensorUsers(const capstan_program* p, capstan_tensor t, const capstan_op** ops,
                             size_t* count) {
   if (!p->program->TensorAlive(t)) return ToC(UsageError("tensor id ", t, " does not exist"));
-  Scratch(p)->users = p->program->Users(t);
-  *ops = p->users.data();
-  *count = p->users.size();
+  std::vector<capstan_op>& users = Scratch(p)->users[t];
+  users = p->program->Users(t);
+  *ops = users.data();
+  *count = users.size();
   return nullptr;
 }
 
@@ -201,7 +203,11 @@ capstan_status* ScheduleGet(const capstan_program* p, const capstan_schedule_ent
 capstan_status* ScheduleSet(capstan_program* p, const capstan_schedule_entry* entries,
                             size_t count) {
   std::vector<ScheduleEntry> list;
-  for (size_t i = 0; i < count; ++i) list.push_back({entries[i].segment, entries[i].microbatch});
+  for (size_t i = 0; i < count; ++i) {
+    const capstan_schedule_entry& entry = sdk::item_of(entries, i);
+    if (entry.segment == nullptr) return ToC(UsageError("schedule entry ", i, " has no segment"));
+    list.push_back({entry.segment, entry.microbatch});
+  }
   return Edit(p, [&](Program& program) { return program.SetSchedule(std::move(list)); });
 }
 
@@ -264,6 +270,10 @@ class LentInfer {
                                    const int64_t* shape, const capstan_placement* placement,
                                    size_t count) {
     auto* self = static_cast<LentInfer*>(c->host);
+    if (ndim < 0 || ndim > kMostDims || (ndim > 0 && shape == nullptr)) {
+      return ToC(UsageError(self->ctx_.op, ": its type rule gave an output of ", ndim,
+                            " dims; 0 to ", kMostDims, " are allowed"));
+    }
     TensorType type;
     type.dtype = dtype;
     type.shape.assign(shape, shape + ndim);
@@ -343,8 +353,22 @@ ProgramHandle::ProgramHandle(Program& program) : handle_(std::make_unique<capsta
 ProgramHandle::~ProgramHandle() = default;
 
 absl::Status RegisterPluginOp(OpRegistry& registry, const capstan_op_def* c) {
+  constexpr size_t kMostOutputs = 64;  // bits of capstan_kernel_args.accumulate
+  if (!CAPSTAN_HAS(c, kernels)) {
+    return UsageError("an op of a plugin has a definition of ", c->struct_size,
+                      " bytes; set struct_size to sizeof(capstan_op_def)");
+  }
   OpDef def;
-  def.kind = c->kind;
+  def.kind = c->kind == nullptr ? "" : c->kind;
+  if (def.kind.find('.') == std::string::npos) {
+    return UsageError("op '", def.kind,
+                      "' of a plugin needs a prefix of its own (org.example.name); "
+                      "names without a dot are the catalogue's");
+  }
+  if (c->output_count > kMostOutputs || (c->output_count > 0 && c->output_effects == nullptr)) {
+    return UsageError("op '", def.kind, "' of a plugin counts ", c->output_count,
+                      " outputs; give the effect of each, at most ", kMostOutputs);
+  }
   def.semantics_version = c->semantics_version;
   def.flags = c->flags;
   def.min_inputs = c->min_inputs;

@@ -153,6 +153,10 @@ struct When {
   int64_t start = 0, stop = -1, every = 1, offset = 0;
   TensorId guard = kNone;
   bool operator==(const When&) const = default;
+  bool EveryStep() const { return start <= 0 && stop < 0 && every <= 1; }
+  bool Always() const {
+    return microbatch == CAPSTAN_EVERY_MICROBATCH && EveryStep() && guard == kNone;
+  }
   bool RunsAtStep(int64_t step) const {
     return step >= start && (stop < 0 || step < stop) &&
            (every <= 1 || (step - offset) % every == 0);

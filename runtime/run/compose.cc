@@ -232,11 +232,12 @@ class Composer {
     return SameDType(parameter, kF64) ? kF64 : kF32;
   }
 
+  // Of parameters; a bucket that they are views into belongs to none.
   std::vector<TensorId> Gradients() const {
     std::vector<TensorId> gradients;
     for (TensorId t = 0; t < program_->tensor_limit(); ++t) {
-      if (program_->TensorAlive(t) && program_->tensor(t).kind == CAPSTAN_GRADIENT)
-        gradients.push_back(t);
+      if (!program_->TensorAlive(t) || program_->tensor(t).kind != CAPSTAN_GRADIENT) continue;
+      if (program_->TensorAlive(program_->tensor(t).of)) gradients.push_back(t);
     }
     return gradients;
   }

@@ -19,7 +19,7 @@ absl::Status MakeDirectories(const std::string& path) {
   std::filesystem::create_directories(path, error);
   if (!error) return absl::OkStatus();
   return ResourceError("cannot create directory ", path, ": ", error.message(),
-                       "; check run.dir and its permissions");
+                       "; check the path and its permissions");
 }
 
 absl::Status WriteFileAtomically(const std::string& path, const std::string& text) {

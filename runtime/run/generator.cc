@@ -107,9 +107,17 @@ absl::Status Generator::Feed(Stage& stage, const int32_t* tokens, int64_t count,
   CAPSTAN_RETURN_IF_ERROR(put(kInputLast, {static_cast<int32_t>(count - 1)}));
   CAPSTAN_RETURN_IF_ERROR(stage.executor->Run(0));
   const TensorId logits = program.FindTensor(kLogits);
-  logits_.resize(program.tensor(logits).elements());
-  return storage_->device()->Copy(logits_.data(), storage_->Data(program, logits, 0),
-                                  logits_.size() * sizeof(float));
+  const int64_t count_logits = program.tensor(logits).elements();
+  logits_.resize(count_logits);
+  if (!SameDType(program.tensor(logits).dtype(), kF64)) {
+    return storage_->device()->Copy(logits_.data(), storage_->Data(program, logits, 0),
+                                    count_logits * sizeof(float));
+  }
+  std::vector<double> wide(count_logits);
+  CAPSTAN_RETURN_IF_ERROR(storage_->device()->Copy(wide.data(), storage_->Data(program, logits, 0),
+                                                   count_logits * sizeof(double)));
+  std::copy(wide.begin(), wide.end(), logits_.begin());
+  return absl::OkStatus();
 }
 
 absl::Status Generator::Run(std::vector<int32_t> tokens, int64_t new_tokens, int64_t vocabulary,
@@ -120,6 +128,10 @@ absl::Status Generator::Run(std::vector<int32_t> tokens, int64_t new_tokens, int
   std::mt19937_64 random(options.seed);
   std::vector<int32_t> order;
   const int64_t fits = prompt_.program->options().sequence_length;
+  if (static_cast<int64_t>(tokens.size()) < fits) {
+    return UsageError("a prompt of ", tokens.size(), " tokens was given; this generator takes ",
+                      fits, " or more");
+  }
   if (static_cast<int64_t>(tokens.size()) > fits) tokens.erase(tokens.begin(), tokens.end() - fits);
   CAPSTAN_RETURN_IF_ERROR(Feed(prompt_, tokens.data(), fits, 0));
   int64_t cached = fits;

@@ -48,8 +48,8 @@ class HostEnvironment {
   HostEnvironment() = default;
 
   ServiceRegistry services_;
+  Lent lent_;  // plugins may use it until their deinit, so it outlives the registry
   std::unique_ptr<PluginRegistry> registry_;
-  Lent lent_;
 };
 
 }  // namespace capstan

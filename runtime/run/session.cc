@@ -9,6 +9,8 @@
 namespace capstan {
 namespace {
 
+constexpr double kMostSteps = 1e15;
+
 template <typename Vtable>
 const Vtable* VtableOf(const ComponentConfig& c) {
   return static_cast<const Vtable*>(c.component->vtable);
@@ -41,7 +43,12 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const std::string& config
   const RunConfig& run = session->config_.run;
   host->SetRun(run.seed, host->ranks());
   int64_t world = 1;
-  for (const MeshAxis& axis : run.mesh) world *= std::max<int64_t>(1, axis.size);
+  for (const MeshAxis& axis : run.mesh) {
+    if (__builtin_mul_overflow(world, std::max<int64_t>(1, axis.size), &world)) {
+      return UsageError("[mesh] asks for more than 2^63 ranks; set every axis to 1 or start as many "
+                        "ranks");
+    }
+  }
   if (world != host->ranks().world_size) {
     return UsageError("the mesh has ", world, " ranks, this run has ", host->ranks().world_size,
                       "; set every [mesh] axis to 1 or start as many ranks");
@@ -103,7 +110,8 @@ absl::Status Session::MakeModel() {
   void* self = nullptr;
   CAPSTAN_RETURN_IF_ERROR(
       Annotate(FromC(vtable->create(c_host(), &config_.model.options.c(),
-                                    config_json.empty() ? nullptr : config_json.c_str(), &self)),
+                                    config_.run.weights.empty() ? nullptr : config_json.c_str(),
+                                    &self)),
                Where(config_.model)));
   model_ = Owned<capstan_model_v1>(vtable, self);
   model_info_.struct_size = sizeof(model_info_);
@@ -203,8 +211,12 @@ absl::StatusOr<int64_t> Session::Steps(int64_t epoch_size) const {
     return UsageError(
         "run.epochs is set, but the data has no end; set run.steps or run.tokens instead");
   }
-  return std::max<int64_t>(1, std::llround(std::ceil(*run.epochs * static_cast<double>(epoch_size) /
-                                                     static_cast<double>(run.global_batch))));
+  const double steps = std::ceil(*run.epochs * static_cast<double>(epoch_size) /
+                                 static_cast<double>(run.global_batch));
+  if (!(steps <= kMostSteps)) {
+    return UsageError("run.epochs = ", *run.epochs, " is ", steps, " steps; give fewer epochs");
+  }
+  return std::max<int64_t>(1, static_cast<int64_t>(steps));
 }
 
 double Session::Rate(size_t group, int64_t step, int64_t steps) const {

@@ -1,23 +1,17 @@
 #include "runtime/run/trainer.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
 #include "runtime/run/files.h"
-#include "runtime/run/learning_rate.h"
 #include "runtime/run/progress.h"
 #include "runtime/run/run_lock.h"
 #include "runtime/run/trace.h"
@@ -33,7 +27,8 @@ double Now() {
 // Set by the handlers below; the one place a signal handler can reach.
 std::atomic<int> stop_signal{0};
 
-// Catches stop requests for the length of a run and puts the old handlers back.
+// Catches stop requests for the length of a run, and the signals that would end it without a word;
+// puts the old handlers back.
 class StopRequests {
  public:
   StopRequests() {
@@ -43,15 +38,33 @@ class StopRequests {
     sigemptyset(&action.sa_mask);
     action.sa_flags = SA_RESETHAND;  // a second request kills
     for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &before_[i]);
+    // Nobody reads standard output any more (`| head`): no reason to lose the run.
+    action.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &action, &before_pipe_);
+    action.sa_handler = &TellBusError;
+    sigaction(SIGBUS, &action, &before_bus_);
   }
   ~StopRequests() {
     for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+    sigaction(SIGPIPE, &before_pipe_, nullptr);
+    sigaction(SIGBUS, &before_bus_, nullptr);
   }
   bool any() const { return stop_signal != 0; }
 
  private:
+  // Shards are memory-mapped: one that is cut short or whose disk fails is met as this signal.
+  static void TellBusError(int) {
+    static constexpr char kMessage[] =
+        "capstan: a memory-mapped file (token shards, plugins) became shorter or unreadable while "
+        "the run used it; checkpoints are intact: restore the file and run the command again\n";
+    const ssize_t ignored = ::write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
+    static_cast<void>(ignored);
+    ::_exit(kExitFailed);
+  }
+
   static constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
   struct sigaction before_[std::size(kSignals)];
+  struct sigaction before_pipe_, before_bus_;
 };
 
 class Trainer {
@@ -60,6 +73,7 @@ class Trainer {
       : session_(session), run_(session.config().run), options_(options) {}
 
   absl::StatusOr<TrainResult> Run() {
+    StopRequests stop;  // from the first moment, so that a request never finds the run half made
     CAPSTAN_RETURN_IF_ERROR(OpenDirectory());
     CAPSTAN_RETURN_IF_ERROR(Prepare());
     CAPSTAN_RETURN_IF_ERROR(Restore());
@@ -69,7 +83,6 @@ class Trainer {
                                              : std::max<int64_t>(1, steps_ / 50));
     progress_ = &progress;
     Announce();
-    StopRequests stop;
     const double start = Now();
     const int64_t first = step_;
     while (step_ < steps_ && !stop.any()) {
@@ -79,7 +92,7 @@ class Trainer {
         CAPSTAN_RETURN_IF_ERROR(Save());
       }
     }
-    if (step_ > first || !resumed_) CAPSTAN_RETURN_IF_ERROR(Save());
+    if (step_ != saved_step_) CAPSTAN_RETURN_IF_ERROR(Save());
     for (Tracker& t : trackers_) CAPSTAN_RETURN_IF_ERROR(t->flush(t.self()));
     result_.step = step_;
     result_.stopped_on_request = step_ < steps_;
@@ -150,8 +163,10 @@ class Trainer {
                           ", the config says ", run_.seed,
                           "; use the same seed, or another run.dir");
       }
+      CAPSTAN_RETURN_IF_ERROR(CheckSameModel(info.model_config_json));
       step_ = info.step;
       samples_ = info.samples;
+      saved_step_ = step_;
       resumed_ = true;
     } else if (!run_.weights.empty()) {
       CAPSTAN_ASSIGN_OR_RETURN(std::vector<std::string> unused,
@@ -162,6 +177,26 @@ class Trainer {
       }
     }
     return WriteFileAtomically(run_.dir + "/config.toml", session_.config().resolved_toml);
+  }
+
+  // Two models may hold the same tensors and compute differently (heads, eps, rope_theta).
+  absl::Status CheckSameModel(const std::string& written) const {
+    const auto before = nlohmann::json::parse(written, nullptr, false);
+    const auto now = nlohmann::json::parse(model_config_, nullptr, false);
+    if (!before.is_object() || !now.is_object()) {
+      return DataError(checkpoint_, "/config.json is not a JSON object; remove the checkpoint to "
+                                    "resume from an older one");
+    }
+    for (const auto& [key, value] : now.items()) {
+      const auto other = before.find(key);
+      if (other == before.end() || *other == value) continue;
+      if (key.find("drop") != std::string::npos) continue;  // training's, like the learning rate
+      return UsageError(checkpoint_, " was written with ", key, " = ", other->dump(),
+                        " in its config.json, this configuration makes it ", value.dump(),
+                        "; use the same [model], or start another run.dir from these weights "
+                        "(model.weights)");
+    }
+    return absl::OkStatus();
   }
 
   void Announce() {
@@ -266,8 +301,11 @@ class Trainer {
     return absl::OkStatus();
   }
 
+  // Records first, so that a resume finds those of every step it does not repeat. But a disk that
+  // takes no records is no reason to lose the steps as well.
   absl::Status Save() {
-    for (Tracker& t : trackers_) CAPSTAN_RETURN_IF_ERROR(t->flush(t.self()));
+    absl::Status flushed;
+    for (Tracker& t : trackers_) flushed.Update(FromC(t->flush(t.self())));
     CheckpointInfo info;
     info.step = step_;
     info.samples = samples_;
@@ -276,9 +314,10 @@ class Trainer {
     info.model_config_json = model_config_;
     CAPSTAN_RETURN_IF_ERROR(SaveCheckpoint(*store_, CheckpointDirectory(), *train_, *storage_, info,
                                            run_.checkpoint_keep));
-    checkpoint_ = absl::StrFormat("%s/step-%08d", CheckpointDirectory(), step_);
+    saved_step_ = step_;
+    checkpoint_ = CheckpointPath(CheckpointDirectory(), step_);
     progress_->Line(StrCat("checkpoint: ", checkpoint_));
-    return absl::OkStatus();
+    return flushed;
   }
 
   Session& session_;
@@ -299,6 +338,7 @@ class Trainer {
   std::string model_config_;
   Progress* progress_ = nullptr;
   int64_t step_ = 0, steps_ = 0, samples_ = 0, tokens_ = 0;
+  int64_t saved_step_ = -1;  // of the newest checkpoint; a second one of it would be refused
   double flops_per_step_ = 0, peak_flops_ = 0;
   TrainResult result_;
 };

@@ -1,16 +1,14 @@
 #include "runtime/run/weights.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 #include <map>
-#include <set>
 
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
-#include "runtime/program/hash.h"
 #include "runtime/run/convert.h"
 #include "runtime/status.h"
+#include "sdk/program.h"
 
 namespace capstan {
 namespace {
@@ -18,6 +16,8 @@ namespace {
 constexpr const char* kModelGroup = "model";
 constexpr const char* kOptimizerGroup = "optimizer";
 constexpr const char* kManifest = "capstan.json";
+constexpr const char* kCheckpointPrefix = "step-";
+constexpr int64_t kMostSamples = int64_t{1} << 62;  // room for the samples still to come
 
 // Where a tensor lies in the store: a hyper-rectangle of a named stored tensor.
 struct StoredSlice {
@@ -92,21 +92,73 @@ capstan_store_slice CSlice(const StoredSlice& s, void* data) {
           data};
 }
 
-absl::Status PutTensor(const Store& store, void* writer, const Program& program, Storage& storage,
-                       TensorId id, std::vector<char>& host, std::vector<char>& turned) {
-  const Tensor& t = program.tensor(id);
-  host.resize(t.bytes());
-  CAPSTAN_RETURN_IF_ERROR(
-      storage.device()->Copy(host.data(), storage.Data(program, id), t.bytes()));
-  const StoredSlice s = SliceOf(t);
-  char* data = host.data();
-  if (s.transposed) {
-    turned.resize(t.bytes());
-    Transpose(host.data(), t.shape()[0], t.shape()[1], DTypeBytes(t.dtype()), turned.data());
-    data = turned.data();
+// Tensors move in pieces of whole rows, so that the host never holds a copy of a large one.
+constexpr int64_t kPieceBytes = int64_t{16} << 20;
+
+// Rows [begin, end) of a tensor, and where they lie in the store.
+struct Piece {
+  int64_t begin = 0, end = 0;
+  int64_t offset = 0, elements = 0;  // of the tensor
+  StoredSlice stored;
+};
+
+std::vector<Piece> PiecesOf(const Tensor& t) {
+  const StoredSlice whole = SliceOf(t);
+  if (t.shape().empty() || t.elements() == 0) return {{0, 1, 0, t.elements(), whole}};
+  const int64_t rows = t.shape()[0], row = t.elements() / rows;
+  const int64_t step =
+      std::max<int64_t>(1, kPieceBytes / std::max<int64_t>(1, row * DTypeBytes(t.dtype())));
+  std::vector<Piece> pieces;
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t end = std::min(rows, begin + step);
+    Piece piece{begin, end, begin * row, (end - begin) * row, whole};
+    const size_t dim = whole.transposed ? whole.start.size() - 1 : 0;
+    piece.stored.start[dim] += begin;
+    piece.stored.extent[dim] = end - begin;
+    pieces.push_back(std::move(piece));
   }
-  const capstan_store_slice slice = CSlice(s, data);
-  return FromC(store->put(store.self(), writer, &slice));
+  return pieces;
+}
+
+// What pieces pass through, kept from tensor to tensor.
+struct Staging {
+  std::vector<char> host, turned, converted;
+};
+
+// A checkpoint of NaN or infinity would take the place of one that a run can go on from.
+absl::Status CheckFinite(const Tensor& t, const std::vector<char>& host) {
+  const auto finite = [&host](auto zero) {
+    const auto* values = reinterpret_cast<const decltype(zero)*>(host.data());
+    return std::all_of(values, values + host.size() / sizeof(zero),
+                       [](auto value) { return std::isfinite(value); });
+  };
+  const bool good = SameDType(t.dtype(), kF32)   ? finite(float{0})
+                    : SameDType(t.dtype(), kF64) ? finite(double{0})
+                                                 : true;
+  if (good) return absl::OkStatus();
+  return DataError("'", t.name, "' holds a value that is not finite, so nothing was written; lower ",
+                   "optimizer.lr or optimizer.weight_decay");
+}
+
+absl::Status PutTensor(const Store& store, void* writer, const Program& program, Storage& storage,
+                       TensorId id, Staging& staging) {
+  const Tensor& t = program.tensor(id);
+  const int64_t size = DTypeBytes(t.dtype());
+  for (const Piece& piece : PiecesOf(t)) {
+    staging.host.resize(piece.elements * size);
+    CAPSTAN_RETURN_IF_ERROR(storage.device()->Copy(
+        staging.host.data(), storage.Data(program, id) + piece.offset * size, staging.host.size()));
+    CAPSTAN_RETURN_IF_ERROR(CheckFinite(t, staging.host));
+    char* data = staging.host.data();
+    if (piece.stored.transposed) {
+      staging.turned.resize(staging.host.size());
+      Transpose(data, piece.end - piece.begin, t.shape()[1], size, staging.turned.data());
+      data = staging.turned.data();
+    }
+    const capstan_store_slice slice = CSlice(piece.stored, data);
+    CAPSTAN_RETURN_IF_ERROR(store->put(store.self(), writer, &slice));
+  }
+  return absl::OkStatus();
 }
 
 struct NamedText {
@@ -127,9 +179,9 @@ absl::Status WriteBundle(const Store& store, const std::string& path, const Prog
   CAPSTAN_RETURN_IF_ERROR(
       store->begin(store.self(), path.c_str(), tensors.data(), tensors.size(), &writer));
   auto write = [&]() -> absl::Status {
-    std::vector<char> host, turned;
+    Staging staging;
     for (TensorId id : list) {
-      CAPSTAN_RETURN_IF_ERROR(PutTensor(store, writer, program, storage, id, host, turned));
+      CAPSTAN_RETURN_IF_ERROR(PutTensor(store, writer, program, storage, id, staging));
     }
     for (const NamedText& t : texts) {
       CAPSTAN_RETURN_IF_ERROR(
@@ -180,6 +232,11 @@ class Reader {
         return absl::OkStatus();
       }
     }
+    if (s.group != kModelGroup) {
+      return DataError("optimizer state '", s.name, "' is not in ", path_,
+                       "; resume with the optimizer, groups and model.trainable it was written with, "
+                       "or start a new run from its weights (model.weights)");
+    }
     return DataError("tensor '", s.name, "' is not in ", path_,
                      "; is this another model's weights?");
   }
@@ -195,23 +252,11 @@ class Reader {
                        ", the model's '", t.name, "' needs ", ShapeString(s.shape),
                        "; check the model's options against the weights");
     }
-    host_.resize(t.elements() * DTypeBytes(stored.dtype));
-    const capstan_store_slice slice = CSlice(s, host_.data());
-    CAPSTAN_RETURN_IF_ERROR(store_->get(store_.self(), handle_, &slice));
-    if (!SameDType(stored.dtype, t.dtype())) {
-      converted_.resize(t.bytes());
-      CAPSTAN_RETURN_IF_ERROR(
-          Annotate(Convert(host_.data(), stored.dtype, converted_.data(), t.dtype(), t.elements()),
-                   StrCat("tensor '", s.name, "' in ", path_)));
-      host_.swap(converted_);
+    for (Piece& piece : PiecesOf(t)) {
+      piece.stored.name = s.name;
+      CAPSTAN_RETURN_IF_ERROR(GetPiece(program, storage, id, piece, stored.dtype));
     }
-    char* data = host_.data();
-    if (s.transposed) {
-      turned_.resize(t.bytes());
-      Transpose(host_.data(), t.shape()[1], t.shape()[0], DTypeBytes(t.dtype()), turned_.data());
-      data = turned_.data();
-    }
-    return storage.device()->Copy(storage.Data(program, id), data, t.bytes());
+    return absl::OkStatus();
   }
 
   std::vector<std::string> Unused() const {
@@ -228,14 +273,79 @@ class Reader {
     Dims shape;
     bool used = false;
   };
+  absl::Status GetPiece(const Program& program, Storage& storage, TensorId id, const Piece& piece,
+                        DType stored) {
+    const Tensor& t = program.tensor(id);
+    const int64_t size = DTypeBytes(t.dtype());
+    staging_.host.resize(piece.elements * DTypeBytes(stored));
+    const capstan_store_slice slice = CSlice(piece.stored, staging_.host.data());
+    CAPSTAN_RETURN_IF_ERROR(store_->get(store_.self(), handle_, &slice));
+    char* data = staging_.host.data();
+    if (!SameDType(stored, t.dtype())) {
+      staging_.converted.resize(piece.elements * size);
+      CAPSTAN_RETURN_IF_ERROR(
+          Annotate(Convert(data, stored, staging_.converted.data(), t.dtype(), piece.elements),
+                   StrCat("tensor '", piece.stored.name, "' in ", path_)));
+      data = staging_.converted.data();
+    }
+    if (piece.stored.transposed) {
+      staging_.turned.resize(piece.elements * size);
+      Transpose(data, t.shape()[1], piece.end - piece.begin, size, staging_.turned.data());
+      data = staging_.turned.data();
+    }
+    return storage.device()->Copy(storage.Data(program, id) + piece.offset * size, data,
+                                  piece.elements * size);
+  }
+
   Reader(const Store& store, void* handle, std::string path)
       : store_(store), handle_(handle), path_(std::move(path)) {}
   const Store& store_;
   void* handle_;
   std::string path_;
   std::map<std::pair<std::string, std::string>, Stored> tensors_;
-  std::vector<char> host_, converted_, turned_;
+  Staging staging_;
 };
+
+// Names of the complete checkpoints, oldest first. Other bundles there are someone else's: they are
+// neither resumed from nor removed.
+absl::StatusOr<std::vector<std::string>> CheckpointNames(const Store& store,
+                                                         const std::string& directory) {
+  const char* const* names = nullptr;
+  size_t count = 0;
+  CAPSTAN_RETURN_IF_ERROR(store->list(store.self(), directory.c_str(), &names, &count));
+  std::vector<std::string> checkpoints;
+  for (size_t i = 0; i < count; ++i) {
+    if (std::string_view(names[i]).starts_with(kCheckpointPrefix)) checkpoints.push_back(names[i]);
+  }
+  return checkpoints;
+}
+
+// Which meaning of each op a Program was built with.
+std::map<std::string, int> OpVersions(const Program& program) {
+  std::map<std::string, int> versions;
+  for (const Segment& s : program.segments()) {
+    for (OpId o : s.ops) versions[program.op(o).kind()] = program.op(o).def->semantics_version;
+  }
+  return versions;
+}
+
+// A resumed run must go on as it began, so an op may not have changed its meaning in between.
+absl::Status CheckOpVersions(const Reader& reader, const std::string& path,
+                             const Program& program) {
+  CAPSTAN_ASSIGN_OR_RETURN(const std::string manifest, reader.Text(kManifest));
+  const nlohmann::json json = nlohmann::json::parse(manifest, nullptr, false);
+  if (!json.is_object() || !json.contains("ops") || !json["ops"].is_object())
+    return absl::OkStatus();
+  for (const auto& [kind, version] : OpVersions(program)) {
+    const auto written = json["ops"].find(kind);
+    if (written == json["ops"].end() || *written == version) continue;
+    return DataError(path, " was trained with version ", written->dump(), " of op '", kind,
+                     "', this host and its plugins have version ", version,
+                     "; resume with the release that wrote it, or start a new run from its weights "
+                     "(model.weights)");
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<CheckpointInfo> ParseInfo(const Reader& reader, const std::string& path) {
   CheckpointInfo info;
@@ -250,17 +360,24 @@ absl::StatusOr<CheckpointInfo> ParseInfo(const Reader& reader, const std::string
         path, "/", kManifest,
         " is not a checkpoint's manifest; remove the directory to resume from an older checkpoint");
   }
-  if (json["format"].get<int64_t>() > 1) {
-    return DataError(path, " was written in format ", json["format"].get<int64_t>(),
-                     " by a newer host; this one reads up to 1");
+  if (json["format"] != 1) {
+    return DataError(path, " was written in format ", json["format"].dump(),
+                     "; this host reads format 1, use the release that wrote it");
   }
   info.step = json["step"].get<int64_t>();
   info.samples = json["samples"].get<int64_t>();
   info.seed = json["seed"].get<uint64_t>();
-  if (info.step < 0 || info.samples < 0) {
+  if (json["seed"] < 0 || info.step < 0 || info.samples < 0 || info.samples > kMostSamples) {
     return DataError(path, "/", kManifest,
-                     " has a negative step or sample count; remove the directory to resume from an "
-                     "older checkpoint");
+                     " has an impossible step, seed or sample count; remove the directory to resume "
+                     "from an older checkpoint");
+  }
+  // A copied or renamed directory would count steps that were never made.
+  const std::string name = path.substr(path.rfind('/') + 1);
+  if (name.starts_with(kCheckpointPrefix) && CheckpointPath("", info.step) != "/" + name) {
+    return DataError(path, "/", kManifest, " is of step ", info.step,
+                     ", which is not what the directory is called; give it back its name, or remove "
+                     "it to resume from an older checkpoint");
   }
   CAPSTAN_ASSIGN_OR_RETURN(info.config_toml, reader.Text("config.toml"));
   CAPSTAN_ASSIGN_OR_RETURN(info.model_config_json, reader.Text("config.json"));
@@ -292,7 +409,7 @@ absl::StatusOr<std::unique_ptr<Program>> ComposeInit(const Program& like, bool p
     } else {
       const bool normal = t.init.kind == CAPSTAN_INIT_NORMAL;
       op.kind = normal ? "random_normal" : "random_uniform";
-      op.attrs.Set("key", static_cast<int64_t>(Fnv1a64(StrCat("init/", t.name))));
+      op.attrs.Set("key", sdk::rng_key(StrCat("init/", t.name)));
       op.attrs.Set(normal ? "mean" : "low", t.init.a);
       op.attrs.Set(normal ? "std" : "high", t.init.b);
       op.attrs.Set("global_shape", t.global_shape);
@@ -320,6 +437,10 @@ absl::StatusOr<std::vector<std::string>> LoadWeights(const Store& store, const s
   return unused;
 }
 
+std::string CheckpointPath(const std::string& directory, int64_t step) {
+  return absl::StrFormat("%s/%s%08d", directory, kCheckpointPrefix, step);
+}
+
 absl::Status SaveCheckpoint(const Store& store, const std::string& directory,
                             const Program& program, Storage& storage, const CheckpointInfo& info,
                             int64_t keep) {
@@ -328,41 +449,40 @@ absl::Status SaveCheckpoint(const Store& store, const std::string& directory,
   manifest["step"] = info.step;
   manifest["samples"] = info.samples;
   manifest["seed"] = info.seed;
-  std::map<std::string, int> ops;
-  for (const Segment& s : program.segments()) {
-    for (OpId o : s.ops) ops[program.op(o).kind()] = program.op(o).def->semantics_version;
-  }
-  manifest["ops"] = ops;
-  const std::string path = absl::StrFormat("%s/step-%08d", directory, info.step);
+  manifest["ops"] = OpVersions(program);
+  const std::string path = CheckpointPath(directory, info.step);
   CAPSTAN_RETURN_IF_ERROR(WriteBundle(store, path, program, storage, false,
                                       {{"config.json", info.model_config_json},
                                        {"config.toml", info.config_toml},
                                        {kManifest, manifest.dump(1) + "\n"}}));
   if (keep <= 0) return absl::OkStatus();
-  const char* const* names = nullptr;
-  size_t count = 0;
-  CAPSTAN_RETURN_IF_ERROR(store->list(store.self(), directory.c_str(), &names, &count));
-  std::vector<std::string> bundles(names, names + count);
-  for (size_t i = 0; i + keep < bundles.size(); ++i) {
-    CAPSTAN_RETURN_IF_ERROR(
-        store->remove(store.self(), StrCat(directory, "/", bundles[i]).c_str()));
+  CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> names, CheckpointNames(store, directory));
+  for (size_t i = 0; i + keep < names.size(); ++i) {
+    CAPSTAN_RETURN_IF_ERROR(store->remove(store.self(), StrCat(directory, "/", names[i]).c_str()));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> NewestCheckpoint(const Store& store, const std::string& directory) {
-  const char* const* names = nullptr;
-  size_t count = 0;
-  CAPSTAN_RETURN_IF_ERROR(store->list(store.self(), directory.c_str(), &names, &count));
-  return count == 0 ? std::string() : StrCat(directory, "/", std::string(names[count - 1]));
+  CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> names, CheckpointNames(store, directory));
+  return names.empty() ? std::string() : StrCat(directory, "/", names.back());
 }
 
 absl::StatusOr<CheckpointInfo> LoadCheckpoint(const Store& store, const std::string& path,
                                               const Program& program, Storage& storage) {
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Reader> reader, Reader::Open(store, path));
   CAPSTAN_ASSIGN_OR_RETURN(CheckpointInfo info, ParseInfo(*reader, path));
+  CAPSTAN_RETURN_IF_ERROR(CheckOpVersions(*reader, path, program));
   for (TensorId id : SavedTensors(program, false)) {
     CAPSTAN_RETURN_IF_ERROR(reader->Get(program, storage, id));
+  }
+  // The next checkpoint would be without them.
+  if (const std::vector<std::string> unused = reader->Unused(); !unused.empty()) {
+    return DataError(path, " holds '", unused[0], "'",
+                     unused.size() == 1 ? "" : StrCat(" and ", unused.size() - 1, " more tensors"),
+                     " that this configuration has no use for; resume with the model, optimizer and "
+                     "model.trainable it was written with, or start a new run from its weights "
+                     "(model.weights)");
   }
   return info;
 }

@@ -35,8 +35,11 @@ struct CheckpointInfo {
   std::string model_config_json;
 };
 
-// Writes <directory>/step-<8 digits>, whole or not at all, then removes all but the `keep` newest
-// (0: keeps all).
+// <directory>/step-<8 digits>.
+std::string CheckpointPath(const std::string& directory, int64_t step);
+
+// Writes the bundle CheckpointPath names, whole or not at all, then removes all but the `keep`
+// newest (0: keeps all). Refused where it is there already.
 absl::Status SaveCheckpoint(const Store& store, const std::string& directory,
                             const Program& program, Storage& storage, const CheckpointInfo& info,
                             int64_t keep);

@@ -61,7 +61,7 @@ def torch_steps(steps, threads, compiled):
             for block in self.blocks:
                 x = block(x)
             logits = F.linear(self.norm(x), self.wte.weight)
-            return F.cross_entropy(logits.view(-1, VOCABULARY), targets.view(-1))
+            return F.cross_entropy(logits.view(-1, VOCABULARY), targets.reshape(-1))
 
     model = GPT2()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)

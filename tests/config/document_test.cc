@@ -171,6 +171,11 @@ TEST_F(OverrideTest, TheNextIndexAppends) {
             "--set strategy.7.plugin: strategy has 3 entries; the next index is 3, not 7.");
 }
 
+TEST_F(OverrideTest, IndexZeroBeginsAList) {
+  ASSERT_TRUE(Set("tracker.0.plugin=jsonl").ok());
+  EXPECT_EQ(At("tracker").items.at(0).Find("plugin")->text, "jsonl");
+}
+
 TEST_F(OverrideTest, AnUnknownEntryListsThoseThereAre) {
   EXPECT_EQ(Problem("strategy.zero1.x=1"),
             "--set strategy.zero1.x: no entry of strategy has the plugin or id \"zero1\"; there is "

@@ -79,6 +79,8 @@ using MakeCases = std::function<std::vector<OpCase>(const Sizes&, Random&)>;
 
 // By op.
 std::map<std::string, MakeCases> all_op_cases();
+// The part of it in element_op_cases.cc: arithmetic, shapes, constants and updates.
+void add_element_op_cases(std::map<std::string, MakeCases>& cases);
 
 }  // namespace capstan::test
 

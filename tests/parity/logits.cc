@@ -26,10 +26,11 @@ int main(int argc, char** argv) {
   tokens.resize(std::fread(tokens.data(), sizeof(int32_t), tokens.size(), stdin));
   auto host = capstan::HostEnvironment::Create();
   if (!host.ok()) return Fail(host.status());
-  auto session = capstan::Session::Open(argv[1], {std::string("model.weights=") + argv[2]}, host->get());
+  auto session =
+      capstan::Session::Open(argv[1], {std::string("model.weights=") + argv[2]}, host->get());
   if (!session.ok()) return Fail(session.status());
-  auto generator =
-      capstan::Generator::Create(session->get(), argv[2], 1, static_cast<int64_t>(tokens.size()) - 1);
+  auto generator = capstan::Generator::Create(session->get(), argv[2], 1,
+                                              static_cast<int64_t>(tokens.size()) - 1);
   if (!generator.ok()) return Fail(generator.status());
   const absl::Status scored = (*generator)->Score(tokens, [](const std::vector<float>& row) {
     std::fwrite(row.data(), sizeof(float), row.size(), stdout);

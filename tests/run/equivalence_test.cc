@@ -38,6 +38,19 @@ TEST_F(TinyRun, RecomputeGivesTheSameTraining) {
   }
 }
 
+// With only the norms trained, the norm that recomputation clones gives its statistics and nothing
+// reads its output.
+TEST_F(TinyRun, RecomputeOfValuesThatNothingElseReads) {
+  const std::vector<std::string> set = {"model.trainable=[\"*ln_*\"]"};
+  ASSERT_EQ(Train("kept", set).exit_code, 0);
+  config_ = folder_.Write("selective.toml", ReadAll(config_) +
+                                                "\n[[strategy]]\nplugin = "
+                                                "\"recompute\"\npolicy = \"selective\"\n");
+  const Outcome outcome = Train("selective", set);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  ExpectClose(Losses("kept"), Losses("selective"), 1e-5);
+}
+
 TEST_F(TinyRun, RecomputeHoldsFewerBytes) {
   const auto arena = [&](const std::string& config) {
     const Outcome plan =

@@ -40,6 +40,17 @@ TEST_F(TinyRun, AForgedManifestIsRefused) {
   EXPECT_NE(outcome.err.find("capstan.json"), std::string::npos) << outcome.err;
 }
 
+TEST_F(TinyRun, ACheckpointOfAnotherMeaningOfAnOpIsRefused) {
+  ASSERT_EQ(Train("run", {"run.steps=4"}).exit_code, 0);
+  const std::string path = folder_ / "run/checkpoints/step-00000004/capstan.json";
+  auto manifest = nlohmann::json::parse(ReadAll(path));
+  manifest["ops"]["adamw"] = 99;
+  std::ofstream(path) << manifest.dump();
+  const Outcome outcome = Train("run");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.err.find("version 99 of op 'adamw'"), std::string::npos) << outcome.err;
+}
+
 TEST_F(TinyRun, ACheckpointOfAnotherModelIsRefused) {
   ASSERT_EQ(Train("run", {"run.steps=4"}).exit_code, 0);
   const Outcome outcome = Train("run", {"model.width=64"});

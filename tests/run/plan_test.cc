@@ -80,6 +80,18 @@ TEST_F(PlanTest, ElementwiseOpsWriteOverAnOperandThatDies) {
   EXPECT_EQ(plan.Find(p, a, 0)->offset, plan.Find(p, b, 0)->offset);
 }
 
+TEST_F(PlanTest, ANamedOperandIsKeptForTheHost) {
+  Program p = Make(1);
+  const TensorId x = Input(p, "x", {1024});
+  const TensorId a = Op1(p, "forward/0", "exp", {x});
+  const TensorId b = Op1(p, "forward/0", "square", {a});
+  ASSERT_TRUE(p.NameTensor(a, "kept").ok());
+  p.SetDefaultSchedule();
+  MemoryPlan plan;
+  ASSERT_TRUE(plan.Add(p, nullptr, 1).ok());
+  EXPECT_NE(plan.Find(p, a, 0)->offset, plan.Find(p, b, 0)->offset);
+}
+
 TEST_F(PlanTest, TheFirstWriteToAGradientOverwritesAndLaterOnesAdd) {
   Program p = Make(3);
   const TensorId x = Input(p, "x", {8});

@@ -96,6 +96,17 @@ TEST_F(TinyRun, StopsOnRequestWithACheckpoint) {
   EXPECT_EQ(folder_.List("run/checkpoints").size(), 1u);
 }
 
+TEST_F(TinyRun, StopsOnRequestWhereTheStepsCheckpointIsThereAlready) {
+  const pid_t child = Start({"train", config_, "--set", "run.dir=" + (folder_ / "run"), "--set",
+                             "run.steps=1000000", "--set", "checkpoint.every=1"});
+  while (ReadAll(folder_ / "run/checkpoints/step-00000001/capstan.json").empty()) ::usleep(2000);
+  ::kill(child, SIGTERM);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 3);
+}
+
 TEST_F(TinyRun, FreshRefusesToContinueARunAndSaysHowToMoveIt) {
   ASSERT_EQ(Train("run").exit_code, 0);
   const Outcome outcome =

@@ -36,24 +36,30 @@ void layer_norm(const Request& r, capstan_kernel* out) {
       [&] {
         expect_statistic<float>(r, 1, p.rows);
         expect_statistic<float>(r, 2, p.rows);
-        emit(r, out, "layer_norm", [=](const Launch& l) {
-          cpu::layer_norm_forward(p, l.in(0), l.in(1), bias ? l.in(2) : nullptr, l.out(0), l.out(1),
-                                  l.out(2));
-        });
+        Workspace w;
+        const auto y = w.take<float>(r.wants(0) ? 0 : p.rows * p.channels);
+        emit(
+            r, out, "layer_norm",
+            [=](const Launch& l) {
+              cpu::layer_norm_forward(p, l.in(0), l.in(1), bias ? l.in(2) : nullptr, l.out_or(0, y),
+                                      l.out(1), l.out(2));
+            },
+            0, w.bytes());
       },
       [&]<class T>(T) {
         expect_statistic<T>(r, 1, p.rows);
         expect_statistic<T>(r, 2, p.rows);
         Workspace w;
         const auto mean = w.take<T>(p.rows), rstd = w.take<T>(p.rows),
-                   zeros = w.take<T>(p.channels);
+                   zeros = w.take<T>(p.channels),
+                   y = w.take<T>(r.wants(0) ? 0 : p.rows * p.channels);
         const T eps = T(r.get_float("eps", 1e-5));
         emit(
             r, out, "plain layer_norm",
             [=](const Launch& l) {
               std::fill_n(l.at(zeros), p.channels, T(0));
               reference::layer_norm_forward(p.rows, p.channels, eps, l.in<T>(0), l.in<T>(1),
-                                            bias ? l.in<T>(2) : l.at(zeros), l.out<T>(0),
+                                            bias ? l.in<T>(2) : l.at(zeros), l.out_or(0, y),
                                             l.out_or(1, mean), l.out_or(2, rstd));
             },
             0, w.bytes());
@@ -109,20 +115,26 @@ void rms_norm(const Request& r, capstan_kernel* out) {
       r, r.in(0),
       [&] {
         expect_statistic<float>(r, 1, p.rows);
-        emit(r, out, "rms_norm", [=](const Launch& l) {
-          cpu::rms_norm_forward(p, l.in(0), l.in(1), l.out(0), l.out(1));
-        });
+        Workspace w;
+        const auto y = w.take<float>(r.wants(0) ? 0 : p.rows * p.channels);
+        emit(
+            r, out, "rms_norm",
+            [=](const Launch& l) {
+              cpu::rms_norm_forward(p, l.in(0), l.in(1), l.out_or(0, y), l.out(1));
+            },
+            0, w.bytes());
       },
       [&]<class T>(T) {
         expect_statistic<T>(r, 1, p.rows);
         Workspace w;
         const auto rstd = w.take<T>(p.rows);
+        const auto y = w.take<T>(r.wants(0) ? 0 : p.rows * p.channels);
         const T eps = T(r.get_float("eps", 1e-5));
         emit(
             r, out, "plain rms_norm",
             [=](const Launch& l) {
               reference::rms_norm_forward(p.rows, p.channels, eps, l.in<T>(0), l.in<T>(1),
-                                          l.out<T>(0), l.out_or(1, rstd));
+                                          l.out_or(0, y), l.out_or(1, rstd));
             },
             0, w.bytes());
       });
