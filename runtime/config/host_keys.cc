@@ -73,9 +73,9 @@ constexpr capstan_option kData[] = {
         1, Key(CAPSTAN_OPTION_INT, "sequence_length", nullptr, "Positions in one sequence."))),
     AtLeast(0, Key(CAPSTAN_OPTION_INT, "validation.every", "0",
                    "Steps between validations; 0: never.")),
-    Between(1, kMostSequences,
-            Key(CAPSTAN_OPTION_INT, "validation.batches", "20",
-                "Global batches in one validation.")),
+    Between(
+        1, kMostSequences,
+        Key(CAPSTAN_OPTION_INT, "validation.batches", "20", "Global batches in one validation.")),
 };
 
 constexpr capstan_option kBatch[] = {

@@ -95,11 +95,12 @@ void ConfigResolver::FillRun(const std::string& table, const OptionSet& host, Ru
   } else if (table == "model") {
     run->weights = host.String("weights");
     run->trainable = host.Strings("trainable");
-    if (const OptionEntry* given = host.Find("trainable"); given != nullptr && given->from_user &&
-                                                           run->trainable.empty()) {
-      problems_.Add(given->position,
-                    R"(model.trainable is empty, so nothing would be trained; name some parameters, )"
-                    R"(or write ["*"] for all.)");
+    if (const OptionEntry* given = host.Find("trainable");
+        given != nullptr && given->from_user && run->trainable.empty()) {
+      problems_.Add(
+          given->position,
+          R"(model.trainable is empty, so nothing would be trained; name some parameters, )"
+          R"(or write ["*"] for all.)");
     }
   } else if (table == "data") {
     run->sequence_length = host.Int("sequence_length");

@@ -45,8 +45,9 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const std::string& config
   int64_t world = 1;
   for (const MeshAxis& axis : run.mesh) {
     if (__builtin_mul_overflow(world, std::max<int64_t>(1, axis.size), &world)) {
-      return UsageError("[mesh] asks for more than 2^63 ranks; set every axis to 1 or start as many "
-                        "ranks");
+      return UsageError(
+          "[mesh] asks for more than 2^63 ranks; set every axis to 1 or start as many "
+          "ranks");
     }
   }
   if (world != host->ranks().world_size) {
@@ -108,11 +109,10 @@ absl::Status Session::MakeModel() {
   }
   const auto* vtable = VtableOf<capstan_model_v1>(config_.model);
   void* self = nullptr;
-  CAPSTAN_RETURN_IF_ERROR(
-      Annotate(FromC(vtable->create(c_host(), &config_.model.options.c(),
-                                    config_.run.weights.empty() ? nullptr : config_json.c_str(),
-                                    &self)),
-               Where(config_.model)));
+  CAPSTAN_RETURN_IF_ERROR(Annotate(
+      FromC(vtable->create(c_host(), &config_.model.options.c(),
+                           config_.run.weights.empty() ? nullptr : config_json.c_str(), &self)),
+      Where(config_.model)));
   model_ = Owned<capstan_model_v1>(vtable, self);
   model_info_.struct_size = sizeof(model_info_);
   return FromC(vtable->info(self, &model_info_));

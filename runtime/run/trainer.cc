@@ -184,8 +184,9 @@ class Trainer {
     const auto before = nlohmann::json::parse(written, nullptr, false);
     const auto now = nlohmann::json::parse(model_config_, nullptr, false);
     if (!before.is_object() || !now.is_object()) {
-      return DataError(checkpoint_, "/config.json is not a JSON object; remove the checkpoint to "
-                                    "resume from an older one");
+      return DataError(checkpoint_,
+                       "/config.json is not a JSON object; remove the checkpoint to "
+                       "resume from an older one");
     }
     for (const auto& [key, value] : now.items()) {
       const auto other = before.find(key);

@@ -136,7 +136,8 @@ absl::Status CheckFinite(const Tensor& t, const std::vector<char>& host) {
                     : SameDType(t.dtype(), kF64) ? finite(double{0})
                                                  : true;
   if (good) return absl::OkStatus();
-  return DataError("'", t.name, "' holds a value that is not finite, so nothing was written; lower ",
+  return DataError("'", t.name,
+                   "' holds a value that is not finite, so nothing was written; lower ",
                    "optimizer.lr or optimizer.weight_decay");
 }
 
@@ -233,9 +234,10 @@ class Reader {
       }
     }
     if (s.group != kModelGroup) {
-      return DataError("optimizer state '", s.name, "' is not in ", path_,
-                       "; resume with the optimizer, groups and model.trainable it was written with, "
-                       "or start a new run from its weights (model.weights)");
+      return DataError(
+          "optimizer state '", s.name, "' is not in ", path_,
+          "; resume with the optimizer, groups and model.trainable it was written with, "
+          "or start a new run from its weights (model.weights)");
     }
     return DataError("tensor '", s.name, "' is not in ", path_,
                      "; is this another model's weights?");
@@ -368,16 +370,18 @@ absl::StatusOr<CheckpointInfo> ParseInfo(const Reader& reader, const std::string
   info.samples = json["samples"].get<int64_t>();
   info.seed = json["seed"].get<uint64_t>();
   if (json["seed"] < 0 || info.step < 0 || info.samples < 0 || info.samples > kMostSamples) {
-    return DataError(path, "/", kManifest,
-                     " has an impossible step, seed or sample count; remove the directory to resume "
-                     "from an older checkpoint");
+    return DataError(
+        path, "/", kManifest,
+        " has an impossible step, seed or sample count; remove the directory to resume "
+        "from an older checkpoint");
   }
   // A copied or renamed directory would count steps that were never made.
   const std::string name = path.substr(path.rfind('/') + 1);
   if (name.starts_with(kCheckpointPrefix) && CheckpointPath("", info.step) != "/" + name) {
-    return DataError(path, "/", kManifest, " is of step ", info.step,
-                     ", which is not what the directory is called; give it back its name, or remove "
-                     "it to resume from an older checkpoint");
+    return DataError(
+        path, "/", kManifest, " is of step ", info.step,
+        ", which is not what the directory is called; give it back its name, or remove "
+        "it to resume from an older checkpoint");
   }
   CAPSTAN_ASSIGN_OR_RETURN(info.config_toml, reader.Text("config.toml"));
   CAPSTAN_ASSIGN_OR_RETURN(info.model_config_json, reader.Text("config.json"));
@@ -478,11 +482,12 @@ absl::StatusOr<CheckpointInfo> LoadCheckpoint(const Store& store, const std::str
   }
   // The next checkpoint would be without them.
   if (const std::vector<std::string> unused = reader->Unused(); !unused.empty()) {
-    return DataError(path, " holds '", unused[0], "'",
-                     unused.size() == 1 ? "" : StrCat(" and ", unused.size() - 1, " more tensors"),
-                     " that this configuration has no use for; resume with the model, optimizer and "
-                     "model.trainable it was written with, or start a new run from its weights "
-                     "(model.weights)");
+    return DataError(
+        path, " holds '", unused[0], "'",
+        unused.size() == 1 ? "" : StrCat(" and ", unused.size() - 1, " more tensors"),
+        " that this configuration has no use for; resume with the model, optimizer and "
+        "model.trainable it was written with, or start a new run from its weights "
+        "(model.weights)");
   }
   return info;
 }

@@ -86,8 +86,9 @@ Mixture TokenDataset::make_mixture(const std::vector<SourceSpec>& sources) {
     throw sdk::usage_error("every source has weight 0; give at least one a weight above 0");
   }
   if (!std::isfinite(total)) {
-    throw sdk::usage_error("the weights of the sources add up to more than a number can hold; only "
-                           "their ratios count, so make them smaller");
+    throw sdk::usage_error(
+        "the weights of the sources add up to more than a number can hold; only "
+        "their ratios count, so make them smaller");
   }
   return Mixture(weights);
 }
