@@ -46,10 +46,10 @@ bench: build
 	set -e; for program in $(BUILD)/tests/bench/*_bench; do $$program --benchmark_min_time=0.2; done
 
 format:
-	clang-format-14 -i $(FORMATTED)
+	@clang-format-14 -i $(FORMATTED)
 
 format-check:
-	clang-format-14 --dry-run -Werror $(FORMATTED)
+	@clang-format-14 --dry-run -Werror $(FORMATTED)
 
 install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)

@@ -1,14 +1,17 @@
 #include "runtime/loader.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <boost/dll/shared_library.hpp>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <system_error>
 
@@ -67,6 +70,24 @@ std::vector<std::string> LibrariesIn(const std::string& folder) {
   }
   std::sort(files.begin(), files.end());
   return files;
+}
+
+// dlopen maps what the headers promise: on a file cut short it, or the plugin, dies of SIGBUS.
+bool CutShort(const std::string& path, off_t size) {
+  std::ifstream file(path, std::ios::binary);
+  ElfW(Ehdr) header{};
+  if (!file.read(reinterpret_cast<char*>(&header), sizeof(header))) return false;
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return false;  // dlopen says what it is
+  if (header.e_phentsize != sizeof(ElfW(Phdr))) return false;
+  const auto length = static_cast<uint64_t>(size);
+  file.seekg(static_cast<std::streamoff>(header.e_phoff));
+  for (int i = 0; i < header.e_phnum; ++i) {
+    ElfW(Phdr) part{};
+    if (!file.read(reinterpret_cast<char*>(&part), sizeof(part))) return true;
+    if (part.p_type != PT_LOAD) continue;
+    if (part.p_offset > length || part.p_filesz > length - part.p_offset) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -156,6 +177,9 @@ absl::StatusOr<Loaded*> PluginRegistry::Impl::Load(const std::string& path) {
   loaded->inode = {info.st_dev, info.st_ino};
   for (const auto& other : plugins_) {
     if (other->inode == loaded->inode) return other.get();
+  }
+  if (CutShort(file, info.st_size)) {
+    return UsageError("the plugin ", file, " is cut short; build or copy it again.");
   }
   CAPSTAN_RETURN_IF_ERROR(Open(loaded.get()));
   CAPSTAN_RETURN_IF_ERROR(CheckNotLoadedTwice(*loaded));

@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr uintmax_t kLargestFile = 16u << 20;
 constexpr size_t kDeepestInclude = 32;
+constexpr size_t kDeepestKey = 64;
 
 std::string Canonical(const std::string& path) {
   std::error_code error;
@@ -102,6 +103,9 @@ absl::StatusOr<std::vector<std::string>> SplitKeyPath(std::string_view path,
     }
     if (key.empty() || (at < path.size() && path[at] != '.')) return bad();
     keys.push_back(std::move(key));
+    if (keys.size() > kDeepestKey) {
+      return UsageError(source.substr(0, 60), "...: a key has at most ", kDeepestKey, " parts.");
+    }
     if (at == path.size()) return keys;
     ++at;
   }

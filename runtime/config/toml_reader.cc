@@ -82,9 +82,42 @@ Value Convert(const toml::node& node, const std::shared_ptr<const Source>& sourc
   return result;
 }
 
+// Tables in tables are visited and freed by recursion, and the library bounds the nesting of values
+// only, not the parts of a key. Gives the line of a key with too many, or 0.
+int LineOfTooDeepKey(std::string_view text) {
+  constexpr int kDeepest = 64;
+  int line = 1, dots = 0;
+  char quote = 0;  // inside it, dots are text
+  bool comment = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\n') {
+      ++line;
+      dots = 0, quote = 0, comment = false;
+    } else if (comment) {
+      continue;
+    } else if (quote != 0) {
+      if (c == '\\' && quote == '"') ++i;
+      if (c == quote) quote = 0;
+    } else if (c == '"' || c == '\'') {
+      quote = c;
+    } else if (c == '#') {
+      comment = true;
+    } else if (c == '.') {
+      if (++dots > kDeepest) return line;
+    } else if (c == ',' || c == '=' || c == '[' || c == '{') {
+      dots = 0;
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 absl::StatusOr<Value> ParseToml(std::string_view text, std::shared_ptr<const Source> source) {
+  if (const int line = LineOfTooDeepKey(text); line != 0) {
+    return UsageError(Position{source, line}.ToString(), ": a key has more than 64 parts.");
+  }
   const toml::parse_result parsed = toml::parse(text);
   if (parsed.failed()) {
     const Position at{source, static_cast<int>(parsed.error().source().begin.line)};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "absl/strings/str_join.h"
 #include "runtime/program/autodiff.h"
 #include "runtime/program/c_types.h"
 #include "runtime/program/program_service.h"
@@ -288,7 +289,29 @@ class Composer {
     return in_.optimizers.back();
   }
 
+  // A group that governs no parameter is a misspelt pattern.
+  absl::Status CheckGroups() const {
+    for (size_t g = 0; g + 1 < in_.optimizers.size(); ++g) {
+      const std::vector<std::string>& patterns = in_.optimizers[g].match;
+      const auto matches = [&](const Tensor& t) {
+        return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+          return fnmatch(pattern.c_str(), t.name.c_str(), 0) == 0;
+        });
+      };
+      bool used = false;
+      for (TensorId t = 0; t < program_->tensor_limit() && !used; ++t) {
+        used = program_->TensorAlive(t) && program_->tensor(t).kind == CAPSTAN_PARAMETER &&
+               matches(program_->tensor(t));
+      }
+      if (used) continue;
+      return UsageError("optimizer.group.", g, ": match = [", absl::StrJoin(patterns, ", "),
+                        "] matches no parameter; `capstan dump` lists their names");
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status UpdatePhase() {
+    CAPSTAN_RETURN_IF_ERROR(CheckGroups());
     for (TensorId gradient : Gradients()) CAPSTAN_RETURN_IF_ERROR(UpdateOne(gradient));
     return absl::OkStatus();
   }

@@ -1,7 +1,6 @@
 #include "runtime/run/weights.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "absl/strings/str_format.h"
@@ -125,22 +124,6 @@ struct Staging {
   std::vector<char> host, turned, converted;
 };
 
-// A checkpoint of NaN or infinity would take the place of one that a run can go on from.
-absl::Status CheckFinite(const Tensor& t, const std::vector<char>& host) {
-  const auto finite = [&host](auto zero) {
-    const auto* values = reinterpret_cast<const decltype(zero)*>(host.data());
-    return std::all_of(values, values + host.size() / sizeof(zero),
-                       [](auto value) { return std::isfinite(value); });
-  };
-  const bool good = SameDType(t.dtype(), kF32)   ? finite(float{0})
-                    : SameDType(t.dtype(), kF64) ? finite(double{0})
-                                                 : true;
-  if (good) return absl::OkStatus();
-  return DataError("'", t.name,
-                   "' holds a value that is not finite, so nothing was written; lower ",
-                   "optimizer.lr or optimizer.weight_decay");
-}
-
 absl::Status PutTensor(const Store& store, void* writer, const Program& program, Storage& storage,
                        TensorId id, Staging& staging) {
   const Tensor& t = program.tensor(id);
@@ -149,7 +132,6 @@ absl::Status PutTensor(const Store& store, void* writer, const Program& program,
     staging.host.resize(piece.elements * size);
     CAPSTAN_RETURN_IF_ERROR(storage.device()->Copy(
         staging.host.data(), storage.Data(program, id) + piece.offset * size, staging.host.size()));
-    CAPSTAN_RETURN_IF_ERROR(CheckFinite(t, staging.host));
     char* data = staging.host.data();
     if (piece.stored.transposed) {
       staging.turned.resize(staging.host.size());

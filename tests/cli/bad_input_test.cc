@@ -2,6 +2,11 @@
 // never a crash.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
 
 #include "tests/cli/process.h"
 
@@ -48,6 +53,8 @@ TEST(BadPlan, IsRefused) {
   ExpectUsageError({"plan", "--params", "7e9", "--set", "a.b=1"}, HasSubstr("--set"));
   ExpectUsageError({"plan", "--params", "7e9", "--gpu", "H10O"},
                    AllOf(HasSubstr("did you mean \"H100\"?"), HasSubstr("RTX 4090")));
+  ExpectUsageError({"plan", ConfigPath("tiny-gpt.toml"), "--precision", "bf16"},
+                   HasSubstr("--precision"));
   ExpectUsageError({"plan", ConfigPath("tiny-gpt.toml"), "--gpu", "no such"},
                    HasSubstr("known are"));
 }
@@ -92,6 +99,62 @@ TEST(BadConfig, OverridesAreCheckedLikeTheFile) {
                    HasSubstr("matches no parameter"));
 }
 
+TEST(BadConfig, CountsBeyondAnyRunAreRefused) {
+  const Folder folder;
+  const std::string good = TinyConfig(folder);
+  ExpectUsageError({"plan", good, "--set", "batch.global=8589934592"}, HasSubstr("batch.global"));
+  ExpectUsageError({"plan", good, "--set", "batch.global=16000000", "--set", "batch.micro=1"},
+                   HasSubstr("microbatches"));
+  ExpectUsageError({"plan", good, "--set", "batch.micro=4611686018427387904", "--set",
+                    "batch.global=4611686018427387904"},
+                   HasSubstr("batch.micro"));
+  ExpectUsageError({"plan", good, "--set", "run.steps=9223372036854775807"},
+                   HasSubstr("run.steps"));
+  ExpectUsageError({"plan", good, "--set", "mesh.dp=7", "--set", "mesh.tp=7905747460161236407"},
+                   HasSubstr("ranks"));  // a product of 1 modulo 2^64
+}
+
+TEST(BadConfig, NothingToTrainIsSaid) {
+  const Folder folder;
+  const std::string good = TinyConfig(folder);
+  ExpectUsageError({"plan", good, "--set", "model.trainable=[]"}, HasSubstr("model.trainable"));
+  ExpectUsageError({"plan", good, "--set", "optimizer.group=[{match=[\"nothing.*\"]}]"},
+                   AllOf(HasSubstr("optimizer.group.0"), HasSubstr("nothing.*")));
+}
+
+TEST(BadConfig, AKeyOfEndlessPartsIsRefused) {
+  const Folder folder;
+  std::string key;
+  for (int i = 0; i < 200'000; ++i) key += "a.";
+  ExpectUsageError({"plan", folder.Write("deep.toml", "x = 1\n" + key + "b = 1\n")},
+                   AllOf(HasSubstr("deep.toml:2"), HasSubstr("64 parts")));
+  ExpectUsageError({"plan", TinyConfig(folder), "--set", key.substr(0, 100'000) + "b=1"},
+                   HasSubstr("64 parts"));
+  // Dots of values and comments are no parts of keys.
+  ExpectUsageError({"plan", folder.Write("dots.toml", "x = \"" + key + "\" # " + key + "\n")},
+                   HasSubstr("batch.global"));
+}
+
+TEST(BadPlugin, OneCutShortIsToldNotMapped) {
+  const Folder folder;
+  const std::string whole = ReadAll(std::filesystem::path(CAPSTAN_BINARY).parent_path() /
+                                    "plugins/libcapstan_model_gpt2.so");
+  ASSERT_GT(whole.size(), 20000u);
+  const std::string cut = folder.Write("libcut.so", whole.substr(0, 8192));
+  const Outcome o = Capstan({"plugins", "show", cut});
+  EXPECT_EQ(o.exit_code, 2) << o.out;
+  EXPECT_EQ(o.signal, 0);
+  EXPECT_THAT(o.err, AllOf(HasSubstr("libcut.so"), HasSubstr("cut short")));
+}
+
+TEST(BadOutput, WhatIsNotPrintedIsAFailure) {
+  const std::string command =
+      std::string("\"") + CAPSTAN_BINARY + "\" plan --params 7e9 >/dev/full";
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
 TEST(BadConfig, AHugeModelIsPlannedNotBuilt) {
   const Folder folder;
   const Outcome o = Capstan({"plan", TinyConfig(folder), "--set", "model.width=65536", "--set",
@@ -112,6 +175,25 @@ TEST(BadData, IsNamedBeforeTraining) {
   EXPECT_GT(damaged.exit_code, 0);
   EXPECT_EQ(damaged.signal, 0);
   EXPECT_THAT(damaged.err, HasSubstr("train-00000.ctok"));
+}
+
+TEST(BadData, APipeIsNotWaitedFor) {
+  const Folder folder;
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const Outcome o =
+      Capstan({"train", TinyConfig(folder), "--set", "data.source=[{path=\"" + pipe + "\"}]"});
+  EXPECT_EQ(o.exit_code, 2) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("is not a regular file"));
+}
+
+TEST(BadData, WeightsThatAddUpToInfinityAreRefused) {
+  const Folder folder;
+  const std::string config = TinyConfig(folder);
+  const Outcome o = Capstan({"train", config, "--set",
+                             "data.source=[{path=\"a\",weight=1e308},{path=\"b\",weight=1e308}]"});
+  EXPECT_EQ(o.exit_code, 2) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("weights"));
 }
 
 }  // namespace

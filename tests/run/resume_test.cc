@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <random>
 
@@ -105,6 +106,27 @@ TEST_F(TinyRun, StopsOnRequestWhereTheStepsCheckpointIsThereAlready) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
   EXPECT_EQ(WEXITSTATUS(status), 3);
+}
+
+// Shards are memory-mapped, so this is met as SIGBUS.
+TEST_F(TinyRun, DataCutShortWhileItIsReadEndsTheRunAsFailed) {
+  const pid_t child = Start({"train", config_, "--set", "run.dir=" + (folder_ / "run"), "--set",
+                             "run.steps=1000000", "--set", "checkpoint.every=1"});
+  while (ReadAll(folder_ / "run/checkpoints/step-00000001/capstan.json").empty()) ::usleep(2000);
+  std::filesystem::resize_file(folder_ / "data/train-00000.ctok", 300);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+// A reader of standard output that goes away, as `| head` does, is no reason to lose a run.
+TEST_F(TinyRun, OutlivesTheReaderOfItsOutput) {
+  const std::string command = std::string("\"") + CAPSTAN_BINARY + "\" train " + config_ +
+                              " --set run.steps=40 --set run.dir=" + (folder_ / "run") +
+                              " | head -n 1 >/dev/null";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_NE(ReadAll(folder_ / "run/checkpoints/step-00000040/capstan.json"), "");
 }
 
 TEST_F(TinyRun, FreshRefusesToContinueARunAndSaysHowToMoveIt) {

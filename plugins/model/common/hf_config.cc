@@ -105,7 +105,8 @@ T HfConfig::agreed(const char* option, const char* key, T from_file, T from_opti
   return from_file;
 }
 
-int64_t HfConfig::integer(const char* option, const char* key, std::optional<int64_t> absent) {
+int64_t HfConfig::integer(const char* option, const char* key, std::optional<int64_t> absent,
+                          int64_t most) {
   const int64_t own = options_.get_int(option);
   if (!given_) return own;
   const Json* value = raw(key);
@@ -113,11 +114,9 @@ int64_t HfConfig::integer(const char* option, const char* key, std::optional<int
     if (!absent) throw sdk::data_error(sdk::text("config.json has no ", key));
     return own == 0 ? *absent : agreed(option, key, *absent, own);
   }
-  // An upper bound that any size we can address keeps, so that products of two stay in 64 bits.
-  constexpr int64_t kLimit = int64_t{1} << 31;
-  if (!value->is_number_integer() || *value < 1 || *value > kLimit) {
+  if (!value->is_number_integer() || *value < 1 || *value > most) {
     throw sdk::data_error(
-        sdk::text(key, " = ", value->dump(), " in config.json is not a positive size"));
+        sdk::text(key, " = ", value->dump(), " in config.json is not a size from 1 to ", most));
   }
   // An option of 0 leaves the size to be derived, so it contradicts nothing.
   return own == 0 ? value->get<int64_t>() : agreed(option, key, value->get<int64_t>(), own);
@@ -166,7 +165,9 @@ int64_t HfConfig::eos_token() {
   const Json* value = given_ ? raw("eos_token_id") : nullptr;
   if (value == nullptr || options_.from_user("eos_token")) return options_.get_int("eos_token");
   const Json& first = value->is_array() && !value->empty() ? value->front() : *value;
-  if (!first.is_number_integer()) {
+  // The library compares an unsigned number with a signed one by its bits.
+  const bool huge = first.is_number_unsigned() && first.get<uint64_t>() > uint64_t{kMostSize};
+  if (!first.is_number_integer() || huge || first < -1) {
     throw sdk::data_error(
         sdk::text("eos_token_id = ", value->dump(), " in config.json is not a token"));
   }

@@ -21,6 +21,10 @@ using Json = nlohmann::ordered_json;
 
 class HfConfig {
  public:
+  // A bound that any size we can address keeps, so that products of two stay in 64 bits.
+  static constexpr int64_t kMostSize = int64_t{1} << 31;
+  static constexpr int64_t kMostLayers = 100000;
+
   // `text` is config.json or nullptr; `model_type` is what its key of that name must say.
   HfConfig(const char* model_type, const sdk::Options& options, const std::string* text);
 
@@ -29,7 +33,8 @@ class HfConfig {
 
   // The value of `option`, or of `key` in config.json. `absent` is what a missing or null key
   // means; without it such a config.json is refused.
-  int64_t integer(const char* option, const char* key, std::optional<int64_t> absent = {});
+  int64_t integer(const char* option, const char* key, std::optional<int64_t> absent = {},
+                  int64_t most = kMostSize);
   double number(const char* option, const char* key, std::optional<double> absent = {});
   bool boolean(const char* option, const char* key, std::optional<bool> absent = {});
 

@@ -25,6 +25,10 @@ void refuse_impossible_sizes(const Config& c) {
     throw sdk::usage_error(sdk::text("[model] heads = ", c.heads, " does not divide width = ",
                                      c.width, "; choose a number of heads that does"));
   }
+  if (!(c.layer_norm_eps >= 0 && c.layer_norm_eps <= 1)) {
+    throw sdk::usage_error(
+        sdk::text("[model] layer_norm_eps = ", c.layer_norm_eps, " is not between 0 and 1"));
+  }
   if (c.eos_token >= c.vocabulary) {
     throw sdk::usage_error(sdk::text("[model] eos_token = ", c.eos_token,
                                      " is not below vocabulary = ", c.vocabulary));
@@ -56,7 +60,7 @@ std::string write_json(const Config& c, Json document) {
 Config read_config(const sdk::Options& options, const std::string* config_json) {
   HfConfig hf("gpt2", options, config_json);
   Config c;
-  c.layers = hf.integer("layers", "n_layer");
+  c.layers = hf.integer("layers", "n_layer", {}, HfConfig::kMostLayers);
   c.width = hf.integer("width", "n_embd");
   c.heads = hf.integer("heads", "n_head");
   c.vocabulary = hf.integer("vocabulary", "vocab_size");

@@ -36,7 +36,15 @@ double number_in(const Json& object, const char* table, const char* key) {
 RopeScaling scaling_from_json(const Json& object, const char* table) {
   if (!object.is_object())
     throw sdk::data_error(sdk::text(table, " in config.json is not an object"));
-  const std::string type = object.value("rope_type", object.value("type", std::string("default")));
+  std::string type = "default";
+  for (const char* key : {"type", "rope_type"}) {
+    if (!object.contains(key)) continue;
+    if (!object[key].is_string()) {
+      throw sdk::data_error(sdk::text(key, " of ", table, " in config.json is not a string, but ",
+                                      object[key].dump()));
+    }
+    type = object[key].get<std::string>();
+  }
   if (type == "default") return {};
   if (type != "llama3") {
     throw sdk::unsupported_error(sdk::text("config.json asks for ", table, " of type \"", type,
@@ -54,8 +62,12 @@ RopeScaling scaling_from_json(const Json& object, const char* table) {
   out.factor = number_in(object, table, "factor");
   out.low_freq_factor = number_in(object, table, "low_freq_factor");
   out.high_freq_factor = number_in(object, table, "high_freq_factor");
-  out.original_max_position =
-      static_cast<int64_t>(number_in(object, table, "original_max_position_embeddings"));
+  const double original = number_in(object, table, "original_max_position_embeddings");
+  if (original < 1 || original > 1 << 30) {
+    throw sdk::data_error(sdk::text("original_max_position_embeddings = ", original, " of ", table,
+                                    " in config.json is not a number of positions"));
+  }
+  out.original_max_position = static_cast<int64_t>(original);
   return out;
 }
 
@@ -107,6 +119,14 @@ void refuse_impossible_sizes(const Config& c) {
   if (s.original_max_position > 0 && s.high_freq_factor <= s.low_freq_factor) {
     throw sdk::usage_error(sdk::text("[model] rope_scaling.high_freq_factor = ", s.high_freq_factor,
                                      " must exceed low_freq_factor = ", s.low_freq_factor));
+  }
+  if (!(c.rms_norm_eps >= 0 && c.rms_norm_eps <= 1)) {
+    throw sdk::usage_error(
+        sdk::text("[model] rms_norm_eps = ", c.rms_norm_eps, " is not between 0 and 1"));
+  }
+  if (!(c.rope_theta >= 1 && c.rope_theta <= 1e12)) {
+    throw sdk::usage_error(
+        sdk::text("[model] rope_theta = ", c.rope_theta, " is not between 1 and 1e12"));
   }
   if (c.eos_token >= c.vocabulary) {
     throw sdk::usage_error(sdk::text("[model] eos_token = ", c.eos_token,
@@ -167,7 +187,7 @@ std::string write_json(const Config& c, Json document) {
 Config read_config(const sdk::Options& options, const std::string* config_json) {
   HfConfig hf("llama", options, config_json);
   Config c;
-  c.layers = hf.integer("layers", "num_hidden_layers");
+  c.layers = hf.integer("layers", "num_hidden_layers", {}, HfConfig::kMostLayers);
   c.width = hf.integer("width", "hidden_size");
   c.heads = hf.integer("heads", "num_attention_heads");
   c.kv_heads = hf.integer("kv_heads", "num_key_value_heads", c.heads);

@@ -1,8 +1,10 @@
 #include "plugins/tracker/jsonl/log_file.h"
 
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <string_view>
 
 #include "plugins/tracker/jsonl/record.h"
@@ -87,11 +89,20 @@ void set_aside_log(const std::string& path) {
   sdk::sync_directory(sdk::parent_directory(path));
 }
 
+void refuse_used_log(const std::string& path) {
+  if (!exists(path)) return;
+  const sdk::File file = sdk::File::open_to_read(path);
+  if (::flock(file.fd(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  throw sdk::usage_error(sdk::text(sdk::quote(path), " is being written by another tracker; give ",
+                                   "each [[tracker]] its own file"));
+}
+
 LogWriter::LogWriter(const std::string& path, std::size_t queue_lines, std::uint64_t fsync_every)
     : queue_lines_(queue_lines),
       fsync_every_(fsync_every),
       file_(sdk::File::open_to_write(path)),
       size_(file_.size()) {
+  ::flock(file_.fd(), LOCK_EX | LOCK_NB);  // for refuse_used_log; where there are no locks, none
   thread_ = start_without_signals([this] { run(); });
 }
 

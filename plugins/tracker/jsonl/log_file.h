@@ -25,6 +25,9 @@ struct Trimmed {
 // (temporary, fsync, rename), or left alone when nothing has to go. A missing file is an empty one.
 Trimmed trim_log(const std::string& path, std::int64_t resume_step);
 
+// Throws where a LogWriter, of this process or another, has the file open.
+void refuse_used_log(const std::string& path);
+
 // Starts a new log: an existing file becomes <path>.old, in place of an earlier one.
 void set_aside_log(const std::string& path);
 

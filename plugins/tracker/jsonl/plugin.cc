@@ -14,12 +14,14 @@ class Tracker {
           int64_t resume_step)
       : host_(host), last_step_(resume_step) {
     const std::string name = options.get_string("file");
-    if (name.empty() || name.find('/') != std::string::npos) {
+    // The ending keeps it apart from what else lies in a run directory.
+    if (name.find('/') != std::string::npos || !name.ends_with(".jsonl")) {
       throw sdk::usage_error(sdk::text("file = ", sdk::quote(name),
-                                       " is not a plain file name; the ",
+                                       " is not a plain file name that ends in .jsonl; the ",
                                        "file lies in the run directory"));
     }
     path_ = sdk::text(run_directory, "/", name);
+    refuse_used_log(path_);
     if (resume_step < 0) {
       set_aside_log(path_);
     } else {
@@ -88,7 +90,8 @@ class Tracker {
 };
 
 constexpr capstan_option kOptions[] = {
-    sdk::string_option("file", "\"metrics.jsonl\"", "Name of the file in the run directory."),
+    sdk::string_option("file", "\"metrics.jsonl\"",
+                       "Name of the file in the run directory, ending in .jsonl."),
     sdk::int_option("queue", "4096",
                     "Records that may wait for the disk; more are dropped and counted.")
         .range(1, 1e7),
