@@ -46,7 +46,6 @@ class Session {
   absl::StatusOr<std::string> ModelConfigJson() const;
   const Objective& objective() const { return objective_; }
 
-  int64_t ranks() const { return 1; }
   // Steps of the whole run; `epoch_size` samples make an epoch.
   absl::StatusOr<int64_t> Steps(int64_t epoch_size) const;
   // Rate of an optimizer group at a 0-based step.

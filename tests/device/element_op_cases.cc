@@ -5,15 +5,6 @@
 namespace capstan::test {
 namespace {
 
-constexpr Effect kWrite = Effect::kWrite, kAccumulate = Effect::kAccumulate,
-                 kUpdate = Effect::kUpdate;
-
-using Cases = std::vector<OpCase>;
-using Table = std::map<std::string, MakeCases>;
-
-Array scalar(double value) { return f64({1}, {value}); }
-Array step(int64_t value) { return i64({1}, {static_cast<double>(value)}); }
-
 // ---- arithmetic, shapes, constants
 
 void add_arithmetic(Table& t) {

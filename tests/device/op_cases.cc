@@ -5,15 +5,6 @@
 namespace capstan::test {
 namespace {
 
-constexpr Effect kWrite = Effect::kWrite, kAccumulate = Effect::kAccumulate,
-                 kUpdate = Effect::kUpdate;
-
-using Cases = std::vector<OpCase>;
-using Table = std::map<std::string, MakeCases>;
-
-Array scalar(double value) { return f64({1}, {value}); }
-Array step(int64_t value) { return i64({1}, {static_cast<double>(value)}); }
-
 // Mean and reciprocal standard deviation of rows of x [rows, C], in double.
 struct RowStats {
   std::vector<double> mean, rstd, root;  // root: of the mean square

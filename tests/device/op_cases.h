@@ -75,7 +75,17 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-using MakeCases = std::function<std::vector<OpCase>(const Sizes&, Random&)>;
+// ---- what cases are written with
+
+inline constexpr Effect kWrite = Effect::kWrite, kAccumulate = Effect::kAccumulate,
+                        kUpdate = Effect::kUpdate;
+
+using Cases = std::vector<OpCase>;
+using MakeCases = std::function<Cases(const Sizes&, Random&)>;
+using Table = std::map<std::string, MakeCases>;
+
+inline Array scalar(double value) { return f64({1}, {value}); }
+inline Array step(int64_t value) { return i64({1}, {static_cast<double>(value)}); }
 
 // By op.
 std::map<std::string, MakeCases> all_op_cases();
