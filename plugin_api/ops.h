@@ -167,15 +167,18 @@ typedef struct capstan_ops_v1 {
  *  sgd_plain(grad, lr, grad_scale) -> !param; weight_decay
  *
  * Communication; attribute axis names a mesh axis or group. Types as program.md of the design.
- *  copy_to_group(x R) -> R       reduce_from_group(x P) -> R      all_reduce(x P) -> R; reduce="sum"
- *  all_gather(x S(dim) or V) -> R; dim reduce_scatter(x P) -> S(dim); dim
+ *  copy_to_group(x R) -> R       reduce_from_group(x P) -> R
+ *  all_reduce(x... P) -> y... R; reduce="sum"
+ *  all_gather(x... S(dim) or V) -> y... R; dim    reduce_scatter(x... P) -> y... S(dim); dim
  *  shard(x R) -> S(dim); dim           all_to_all(x S(from)) -> S(to); from, to
  *      uneven parts of all_gather, reduce_scatter and shard: counts (ints, one a rank), index (this
- *      rank's place in the axis)
+ *      rank's place in the axis). x... is a list that travels as one, each typed by itself and all of
+ *      one dtype; counts then holds the shares of the first tensor, then of the second, ...
+ *      A gradient may be the output of the collective that reads it: it is P before and R after.
  *  broadcast_from(x V) -> R; root      send(x); peer, channel, requires_grad=1
  *  recv() -> y; peer, channel, shape, dtype, placement="", requires_grad=1
  *  send_grad / recv_grad as send / recv for cotangents
- *  reduce_gradient(x P) -> R           reinterpret(x) -> y; placement, reason
+ *  reduce_gradient(x... P) -> y... R   reinterpret(x) -> y; placement, reason
  */
 
 #ifdef __cplusplus

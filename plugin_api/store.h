@@ -69,6 +69,15 @@ typedef struct capstan_store_v1 {
                           size_t* count);
   capstan_status* (*remove)(void* self, const char* path);
   capstan_status* (*clean)(void* self, const char* directory);
+
+  /* One bundle written by several processes. The leader begins it and asks for its ticket, with which
+   * the others join, declaring the same tensors in the same order; each puts its own slices. `commit`
+   * of a writer that joined makes its slices last and ends it, without making the bundle visible; the
+   * leader commits after all of them have. Both may be NULL: one process writes a bundle.
+   * *text is the store's until the leader's writer ends. */
+  capstan_status* (*ticket)(void* self, void* writer, const char** text);
+  capstan_status* (*join)(void* self, const char* ticket, const capstan_store_tensor* tensors,
+                          size_t count, void** writer);
 } capstan_store_v1;
 
 #ifdef __cplusplus

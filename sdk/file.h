@@ -110,6 +110,8 @@ class File {
   static File create(const std::string& path) {
     return open(path, O_RDWR | O_CREAT | O_EXCL, "create");
   }
+  // Fails when there is none.
+  static File open_to_change(const std::string& path) { return open(path, O_RDWR, "open"); }
   // Creates the file when there is none.
   static File open_to_write(const std::string& path) {
     return open(path, O_RDWR | O_CREAT, "open");

@@ -17,6 +17,9 @@
 //     void remove(const char* path);
 //     void clean(const char* directory);
 //   };
+// Optional, where several processes may write one bundle (store.h of the ABI):
+//     Writer also has const std::string& ticket();     // lives as long as the Writer
+//     std::unique_ptr<Writer> join(const char* ticket, std::span<const capstan_store_tensor>);
 // A Writer's destructor must not throw. The span handed to begin lives until it returns; its
 // elements are of this build's size whatever the host's.
 #ifndef CAPSTAN_SDK_STORE_H_
@@ -150,6 +153,18 @@ struct StoreThunks {
     v.list = &list;
     v.remove = &remove;
     v.clean = &clean;
+    if constexpr (requires(Self & s, std::span<const capstan_store_tensor> t) { s.join("", t); }) {
+      v.ticket = [](void*, void* w, const char** text) noexcept {
+        return guard([&] { *text = writer(w).ticket().c_str(); });
+      };
+      v.join = [](void* self, const char* ticket, const capstan_store_tensor* tensors, size_t count,
+                  void** out) noexcept {
+        return guard([&] {
+          const std::vector<capstan_store_tensor> all = repack(tensors, count);
+          *out = of(self).join(ticket, std::span<const capstan_store_tensor>(all)).release();
+        });
+      };
+    }
     return v;
   }
 };

@@ -33,6 +33,12 @@ void AddSet(CLI::App* command, std::vector<std::string>& set) {
       ->allow_extra_args(false);
 }
 
+void AddRank(CLI::App* command, int64_t& rank, int64_t& world) {
+  command->add_option("--rank", rank, "Which rank of the mesh")->check(CLI::Range(0, 1 << 30));
+  command->add_option("--world", world, "Number of ranks, where [mesh] leaves it open")
+      ->check(CLI::Range(1, 1 << 30));
+}
+
 void AddTrain(CLI::App& app, CommandLine& line) {
   CLI::App* c = app.add_subcommand(
       "train", "Train a config; resumes from the newest complete checkpoint of its run directory");
@@ -60,6 +66,7 @@ void AddInspect(CLI::App& app, CommandLine& line) {
       ->check(CLI::Range(1, 1 << 24));
   plan->add_option("--strategy", line.plan.strategy, "With --params: zero1, zero2 or zero3");
   plan->add_option("--gpu", line.plan.gpu, "Does it fit this GPU? (\"A100 80GB\", \"H100\", ...)");
+  AddRank(plan, line.plan.rank, line.plan.world);
   plan->add_flag("--json", line.plan.json, "Print JSON");
   plan->callback([&line] { line.chosen = [&line] { return PlanCommand(line.plan); }; });
 
@@ -70,6 +77,7 @@ void AddInspect(CLI::App& app, CommandLine& line) {
   dump->add_option("--after", line.dump.after, "As it stands after this phase");
   dump->add_option("--program", line.dump.program, "train, eval, prefill or decode")
       ->capture_default_str();
+  AddRank(dump, line.dump.rank, line.dump.world);
   dump->callback([&line] { line.chosen = [&line] { return DumpCommand(line.dump); }; });
 }
 

@@ -30,6 +30,7 @@ struct DumpArguments {
   std::vector<std::string> set;
   std::string before, after;      // a phase; both empty: the finished Program
   std::string program = "train";  // train, eval, prefill, decode
+  int64_t rank = 0, world = 0;    // whose Program; world 0: as many ranks as the mesh has
 };
 absl::StatusOr<int> DumpCommand(const DumpArguments& arguments);
 
@@ -41,6 +42,7 @@ struct PlanArguments {
   int64_t ranks = 1;
   std::string strategy;  // of `parameters`: zero1 | zero2 | zero3; empty: every rank holds all
   std::string gpu;
+  int64_t rank = 0, world = 0;  // of a config: whose bill; world 0: as many ranks as the mesh has
   bool json = false;
 };
 absl::StatusOr<int> PlanCommand(const PlanArguments& arguments);

@@ -45,6 +45,9 @@ absl::StatusOr<int> GenerateCommand(const GenerateArguments& arguments) {
                       " nan: give a number");
   }
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<HostEnvironment> host, HostEnvironment::Create());
+  RankInfo alone;
+  alone.alone = true;
+  host->SetRanks(alone);
   CAPSTAN_ASSIGN_OR_RETURN(const std::string checkpoint, FindCheckpoint(*host, arguments.run));
   // A checkpoint carries its config and is a folder of weights in published form.
   std::vector<std::string> set = {StrCat("model.weights=", checkpoint)};

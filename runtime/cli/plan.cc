@@ -135,6 +135,7 @@ absl::StatusOr<std::string> PlanConfig(const PlanArguments& arguments) {
     CAPSTAN_ASSIGN_OR_RETURN(gpu, FindGpu(arguments.gpu));
   }
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<HostEnvironment> host, HostEnvironment::Create());
+  host->SetRanks({arguments.rank, arguments.world});
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
                            Session::Open(arguments.config, arguments.set, host.get()));
   CAPSTAN_ASSIGN_OR_RETURN(PlanReport report, MakePlanReport(*session, arguments.config));

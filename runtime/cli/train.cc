@@ -1,7 +1,7 @@
 #include <unistd.h>
 
 #include "runtime/cli/cli.h"
-#include "runtime/run/trainer.h"
+#include "runtime/run/rank_run.h"
 #include "runtime/status.h"
 
 namespace capstan {
@@ -17,14 +17,14 @@ absl::StatusOr<int> TrainCommand(const TrainArguments& arguments) {
         "command again");
   }
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<HostEnvironment> host, HostEnvironment::Create());
-  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
-                           Session::Open(arguments.config, arguments.set, host.get()));
   TrainOptions options;
   options.fresh = arguments.fresh;
   options.trace = arguments.trace;
   options.terminal = ::isatty(STDOUT_FILENO) != 0;
   options.print_every = 0;
-  CAPSTAN_ASSIGN_OR_RETURN(TrainResult result, Train(*session, options));
+  CAPSTAN_ASSIGN_OR_RETURN(const World world, DetectWorld(ProcessEnvironment()));
+  CAPSTAN_ASSIGN_OR_RETURN(
+      TrainResult result, TrainRank(world, arguments.config, arguments.set, options, host.get()));
   return result.stopped_on_request ? kExitStopped : kExitDone;
 }
 

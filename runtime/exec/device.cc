@@ -1,11 +1,29 @@
 #include "runtime/exec/device.h"
 
+#include <numeric>
 #include <utility>
 
 #include "runtime/program/c_types.h"
 #include "runtime/status.h"
 
 namespace capstan {
+
+namespace {
+
+// The slice that `shard` takes of its operand on this rank.
+Attrs ShardAsSlice(const Program& program, const Op& op) {
+  const MeshView& mesh = program.options().mesh;
+  const std::string axis = op.attrs.String("axis", "");
+  const Dims counts = op.attrs.Ints("counts");
+  const int64_t index = op.attrs.Int("index", mesh.Index(axis)), dim = op.attrs.Int("dim", 0);
+  const int64_t size = program.tensor(op.outputs[0]).shape()[dim];
+  const int64_t start = counts.empty()
+                            ? index * size
+                            : std::accumulate(counts.begin(), counts.begin() + index, int64_t{0});
+  return Attrs{{"dim", dim}, {"start", start}, {"size", size}};
+}
+
+}  // namespace
 
 DeviceMemory::~DeviceMemory() {
   if (data_ != nullptr) device_->vtable_->free(device_->self_, data_);
@@ -103,9 +121,11 @@ absl::StatusOr<Kernel> Device::Prepare(const Program& program, OpId id,
   for (TensorId t : op.inputs) inputs.push_back(describe(t, false));
   for (size_t j = 0; j < op.outputs.size(); ++j)
     outputs.push_back(describe(op.outputs[j], unwanted[j]));
-  const AttrsView attrs(op.attrs);
+  // This rank's part of a tensor is a slice to the device, which knows nothing of ranks.
+  const bool shard = op.kind() == "shard";
+  const AttrsView attrs(shard ? ShardAsSlice(program, op) : op.attrs);
   capstan_kernel_request request{sizeof(capstan_kernel_request),
-                                 op.kind().c_str(),
+                                 shard ? "slice" : op.kind().c_str(),
                                  inputs.size(),
                                  inputs.data(),
                                  outputs.size(),

@@ -1,5 +1,6 @@
 #include "runtime/exec/executor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -7,13 +8,27 @@
 
 namespace capstan {
 
-absl::StatusOr<std::unique_ptr<Storage>> Storage::Allocate(Device* device, MemoryPlan* plan) {
+absl::StatusOr<std::unique_ptr<Storage>> Storage::Allocate(Device* device, MemoryPlan* plan,
+                                                           Communicator* communicator) {
   std::unique_ptr<Storage> storage(new Storage());
   storage->device_ = device;
   storage->plan_ = plan;
+  storage->communicator_ = communicator;
   CAPSTAN_ASSIGN_OR_RETURN(capstan_memory_info before, device->Memory());
   storage->allocated_before_ = before.allocated_bytes;
-  for (const auto& [region, bytes] : plan->region_bytes()) {
+  // The largest first: what is too large is refused before time goes into touching the rest.
+  std::vector<std::pair<std::string, int64_t>> regions(plan->region_bytes().begin(),
+                                                       plan->region_bytes().end());
+  std::sort(regions.begin(), regions.end(),
+            [](const auto& a, const auto& b) { return a.second > b.second; });
+  const auto total = static_cast<uint64_t>(plan->total_bytes());
+  if (total > before.free_bytes) {
+    return ResourceError(
+        "the run needs ", total, " bytes in all (", regions[0].second, " of them for ",
+        regions[0].first, "), the device has ", before.free_bytes, " of its ", before.total_bytes,
+        " free; lower batch.micro or data.sequence_length, or add strategy.recompute");
+  }
+  for (const auto& [region, bytes] : regions) {
     absl::StatusOr<DeviceMemory> memory = device->Allocate(region, static_cast<uint64_t>(bytes));
     if (!memory.ok()) {
       return Annotate(
@@ -25,6 +40,10 @@ absl::StatusOr<std::unique_ptr<Storage>> Storage::Allocate(Device* device, Memor
     storage->regions_[region] = *std::move(memory);
   }
   return storage;
+}
+
+Storage::~Storage() {
+  for (void* memory : registered_) communicator_->Unregister(memory);
 }
 
 char* Storage::Data(const Program& program, TensorId t, int microbatch) const {
@@ -67,53 +86,97 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Compile(const Program* progr
     operands += program->op(l.op).inputs.size() + program->op(l.op).outputs.size();
   }
   executor->pointers_.reserve(operands);  // never grows again: launches point into it
+  std::vector<Bound> starts;              // of every planned launch, by index
   for (size_t i = 0; i < launches.size(); ++i) {
-    const PlannedLaunch& planned = launches[i];
-    const Op& op = program->op(planned.op);
-    const capstan_kernel& kernel = executor->kernels_[planned.op].get();
+    for (int before : launches[i].waits) executor->launches_.push_back(WaitFor(starts[before]));
+    CAPSTAN_RETURN_IF_ERROR(executor->Bind(i, launches[i], starts));
+    executor->launches_.push_back(starts.back());
+  }
+  for (int i : plan.unfinished(*program)) executor->launches_.push_back(WaitFor(starts[i]));
+  return executor;
+}
+
+absl::Status Executor::Bind(size_t index, const PlannedLaunch& planned, std::vector<Bound>& made) {
+  const Op& op = program_->op(planned.op);
+  Bound bound{};
+  bound.op = op.id;
+  bound.microbatch = planned.microbatch;
+  bound.args.struct_size = sizeof(capstan_kernel_args);
+  void** const inputs = pointers_.data() + pointers_.size();
+  for (TensorId t : op.inputs) {
+    pointers_.push_back(t == kNone ? nullptr : storage_->Data(*program_, t, planned.microbatch));
+  }
+  void** const outputs = pointers_.data() + pointers_.size();
+  for (TensorId t : op.outputs)
+    pointers_.push_back(storage_->Data(*program_, t, planned.microbatch));
+  bound.args.inputs = inputs;
+  bound.args.outputs = outputs;
+  bound.args.workspace = storage_->Workspace(*program_, index);
+  bound.args.queue = storage_->device()->queue();
+  bound.args.accumulate = planned.accumulate;
+  if (op.when.guard != kNone) {
+    bound.guard = reinterpret_cast<const uint8_t*>(
+        storage_->Data(*program_, op.when.guard, planned.microbatch));
+  }
+  bound.when = op.when.EveryStep() ? nullptr : &op.when;
+  if (IsCommunication(op)) {
+    if (storage_->communicator() == nullptr) {
+      return UsageError(program_->OpText(op.id),
+                        " communicates, but the run has no communication backend; name one, for "
+                        "example [comm] plugin = \"shm\"");
+    }
+    CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<CommOperation> operation,
+                             storage_->communicator()->Prepare(
+                                 *program_, op, std::span(inputs, op.inputs.size()),
+                                 std::span(outputs, op.outputs.size()), planned.microbatch));
+    bound.run = &CommOperation::Start;
+    bound.state = operation.get();
+    communication_.push_back(std::move(operation));
+  } else {
+    const capstan_kernel& kernel = kernels_[planned.op].get();
     if (kernel.run == nullptr)
-      return BugError("no kernel was prepared for ", program->OpText(op.id));
-    Bound bound{};
+      return BugError("no kernel was prepared for ", program_->OpText(op.id));
     bound.run = kernel.run;
     bound.state = kernel.state;
-    bound.op = op.id;
-    bound.microbatch = planned.microbatch;
-    bound.args.struct_size = sizeof(capstan_kernel_args);
-    void** const pointers = executor->pointers_.data();
-    bound.args.inputs = pointers + executor->pointers_.size();
-    for (TensorId t : op.inputs) {
-      executor->pointers_.push_back(t == kNone ? nullptr
-                                               : storage->Data(*program, t, planned.microbatch));
-    }
-    bound.args.outputs = pointers + executor->pointers_.size();
-    for (TensorId t : op.outputs)
-      executor->pointers_.push_back(storage->Data(*program, t, planned.microbatch));
-    bound.args.workspace = storage->Workspace(*program, i);
-    bound.args.queue = storage->device()->queue();
-    bound.args.accumulate = planned.accumulate;
-    if (op.when.guard != kNone) {
-      bound.guard = reinterpret_cast<const uint8_t*>(
-          storage->Data(*program, op.when.guard, planned.microbatch));
-    }
-    bound.when = op.when.EveryStep() ? nullptr : &op.when;
-    executor->launches_.push_back(bound);
   }
-  return executor;
+  made.push_back(bound);
+  return absl::OkStatus();
+}
+
+Executor::Bound Executor::WaitFor(const Bound& start) {
+  Bound wait = start;
+  wait.run = &CommOperation::Wait;
+  wait.wait = true;
+  return wait;
 }
 
 absl::Status Executor::Fail(const Bound& launch, capstan_status* status) const {
   const Op& op = program_->op(launch.op);
-  std::string where = StrCat("in ", program_->OpText(launch.op), ", segment ",
-                             program_->segments()[op.segment].name);
+  std::string where = StrCat(launch.wait ? "waiting for " : "in ", program_->OpText(launch.op),
+                             ", segment ", program_->segments()[op.segment].name);
   if (launch.microbatch >= 0) StrAppend(&where, ", microbatch ", launch.microbatch);
   return Annotate(FromC(status), where);
 }
 
+void Executor::Report(RankStatus* status) {
+  status_ = status;
+  if (status == nullptr) return;
+  labels_.resize(program_->op_limit());
+  for (const Bound& launch : launches_) labels_[launch.op] = OpLabel(program_->OpText(launch.op));
+}
+
 template <typename Around>
 absl::Status Executor::Loop(int64_t step, Around&& around) {
+  if (status_ != nullptr) status_->SetStep(step);
   for (const Bound& launch : launches_) {
     if (launch.when != nullptr && !launch.when->RunsAtStep(step)) continue;
     if (launch.guard != nullptr && *launch.guard == 0) continue;
+    if (status_ != nullptr) {
+      const RankState state = launch.wait                           ? RankState::kWaiting
+                              : launch.run == &CommOperation::Start ? RankState::kCommunicating
+                                                                    : RankState::kComputing;
+      status_->SetOp(labels_[launch.op], launch.microbatch, state);
+    }
     if (capstan_status* status = around(launch)) return Fail(launch, status);
   }
   return storage_->device()->Wait();
@@ -133,7 +196,7 @@ absl::Status Executor::RunTimed(int64_t step, std::vector<LaunchTime>& times) {
   return Loop(step, [&](const Bound& l) {
     const int64_t begin = now();
     capstan_status* status = l.run(l.state, &l.args);
-    times.push_back({l.op, l.microbatch, begin, now()});
+    times.push_back({l.op, l.microbatch, l.wait, begin, now()});
     return status;
   });
 }

@@ -1,8 +1,10 @@
 #include "runtime/exec/plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
+#include "runtime/exec/communicator.h"
 #include "runtime/exec/pack.h"
 #include "runtime/status.h"
 
@@ -26,6 +28,11 @@ std::pair<const Program*, std::string> Key(const Program& program, const Tensor&
 }
 
 bool InArena(const Tensor& t) { return t.kind == CAPSTAN_ACTIVATION; }
+
+bool ReducesInPlace(const Op& op) {
+  return op.kind() == "all_reduce" || op.kind() == "reduce_from_group" ||
+         op.kind() == "reduce_gradient";
+}
 
 }  // namespace
 
@@ -67,7 +74,9 @@ absl::Status MemoryPlan::Add(const Program& program, Device* device, uint64_t se
   CAPSTAN_RETURN_IF_ERROR(PlacePersistent(program));
   CAPSTAN_RETURN_IF_ERROR(Linearise(program, plan));
   CAPSTAN_RETURN_IF_ERROR(FindLifetimes(program, plan));
-  ShareInPlace(program, plan);
+  ShareInPlace(program, plan, true);
+  FindWaits(program, plan);
+  ShareInPlace(program, plan, false);
   if (device != nullptr) CAPSTAN_RETURN_IF_ERROR(AddWorkspace(program, device, seed, plan));
   Pack(program, plan);
   programs_[&program] = std::move(plan);
@@ -103,6 +112,14 @@ absl::Status MemoryPlan::Linearise(const Program& program, PlannedProgram& plan)
     first_seen.try_emplace(schedule[i].segment, static_cast<int>(i));
     last_seen[schedule[i].segment] = static_cast<int>(i);
   }
+  plan.alias.resize(program.tensor_limit());
+  std::iota(plan.alias.begin(), plan.alias.end(), 0);
+  for (const Segment& segment : program.segments()) {
+    for (OpId id : segment.ops) {
+      const Op& op = program.op(id);
+      if (IsAlias(op)) plan.alias[op.outputs[0]] = plan.alias[op.inputs[0]];
+    }
+  }
   std::vector<std::vector<bool>> written(program.tensor_limit());
   for (size_t i = 0; i < schedule.size(); ++i) {
     const ScheduleEntry& entry = schedule[i];
@@ -111,11 +128,12 @@ absl::Status MemoryPlan::Linearise(const Program& program, PlannedProgram& plan)
     const bool last = last_seen[entry.segment] == static_cast<int>(i);
     for (OpId id : program.segments()[segment].ops) {
       const Op& op = program.op(id);
+      if (IsAlias(op)) continue;
       if (op.when.microbatch == CAPSTAN_FIRST_MICROBATCH && !first) continue;
       if (op.when.microbatch == CAPSTAN_LAST_MICROBATCH && !last) continue;
-      PlannedLaunch launch{id, entry.microbatch, 0};
+      PlannedLaunch launch{id, entry.microbatch, 0, {}};
       for (size_t j = 0; j < op.outputs.size(); ++j) {
-        if (op.def->output_effects[j] != CAPSTAN_ACCUMULATE) continue;
+        if (op.def->effect(j) != CAPSTAN_ACCUMULATE) continue;
         const Tensor& t = program.tensor(op.outputs[j]);
         const size_t slot = InArena(t) ? entry.microbatch + 1 : 0;
         std::vector<bool>& seen = written[t.id];
@@ -139,7 +157,7 @@ absl::Status MemoryPlan::FindLifetimes(const Program& program, PlannedProgram& p
   plan.instance_of.resize(program.tensor_limit());
   std::vector<std::vector<bool>> unwanted_of(program.op_limit());  // microbatches repeat ops
   auto slot = [&](TensorId t, int microbatch) -> int& {
-    std::vector<int>& list = plan.instance_of[t];
+    std::vector<int>& list = plan.instance_of[plan.alias[t]];
     if (list.size() <= static_cast<size_t>(microbatch + 1)) list.resize(microbatch + 2, -1);
     return list[microbatch + 1];
   };
@@ -151,7 +169,7 @@ absl::Status MemoryPlan::FindLifetimes(const Program& program, PlannedProgram& p
     std::vector<TensorId> reads = op.inputs;
     if (op.when.guard != kNone) reads.push_back(op.when.guard);
     for (TensorId t : reads) {
-      if (t == kNone || !InArena(program.tensor(t))) continue;
+      if (t == kNone || !InArena(program.tensor(plan.alias[t]))) continue;
       int found = slot(t, launch.microbatch);
       if (found < 0) found = slot(t, -1);
       if (found < 0) {
@@ -174,7 +192,7 @@ absl::Status MemoryPlan::FindLifetimes(const Program& program, PlannedProgram& p
       Instance instance;
       instance.bytes = Align(t.bytes());
       instance.first = instance.last = now;
-      instance.communication = op.def->is(CAPSTAN_OP_COLLECTIVE);
+      instance.communication = IsCommunication(op);
       instance.backward = segment.starts_with("backward");
       found = static_cast<int>(plan.instances.size());
       plan.instances.push_back(instance);
@@ -182,19 +200,23 @@ absl::Status MemoryPlan::FindLifetimes(const Program& program, PlannedProgram& p
   }
   for (TensorId t = 0; t < program.tensor_limit();
        ++t) {  // named values are the host's to read afterwards
-    if (!program.TensorAlive(t) || !InArena(program.tensor(t)) || program.tensor(t).name.empty())
+    if (!program.TensorAlive(t) || program.tensor(t).name.empty() ||
+        !InArena(program.tensor(plan.alias[t])))
       continue;
-    for (int found : plan.instance_of[t]) {
-      if (found >= 0) plan.instances[found].last = static_cast<int>(plan.launches.size()) - 1;
+    for (int found : plan.instance_of[plan.alias[t]]) {
+      if (found < 0) continue;
+      plan.instances[found].last = static_cast<int>(plan.launches.size()) - 1;
+      plan.instances[found].named = true;
     }
   }
   return absl::OkStatus();
 }
 
-// An element-wise op writes over its first operand where that dies: the two become one instance.
-void MemoryPlan::ShareInPlace(const Program& program, PlannedProgram& plan) {
+// An element-wise op writes over its first operand where that dies, and so does a reduction over
+// ranks: the two become one instance.
+void MemoryPlan::ShareInPlace(const Program& program, PlannedProgram& plan, bool communication) {
   auto slot = [&](TensorId t, int microbatch) -> int* {
-    std::vector<int>& list = plan.instance_of[t];
+    std::vector<int>& list = plan.instance_of[plan.alias[t]];
     if (static_cast<size_t>(microbatch + 1) < list.size() && list[microbatch + 1] >= 0)
       return &list[microbatch + 1];
     return !list.empty() && list[0] >= 0 ? &list[0] : nullptr;
@@ -202,20 +224,91 @@ void MemoryPlan::ShareInPlace(const Program& program, PlannedProgram& plan) {
   for (size_t i = 0; i < plan.launches.size(); ++i) {
     const PlannedLaunch& launch = plan.launches[i];
     const Op& op = program.op(launch.op);
-    if (!op.def->is(CAPSTAN_OP_ELEMENTWISE) || op.inputs.empty() || op.inputs[0] == kNone) continue;
-    const Tensor &in = program.tensor(op.inputs[0]), &out = program.tensor(op.outputs[0]);
-    if (!InArena(in) || !InArena(out) || !SameDType(in.dtype(), out.dtype())) continue;
-    if (!in.name.empty()) continue;  // the host reads it when all launches are done
-    int* from = slot(op.inputs[0], launch.microbatch);
-    int* to = slot(op.outputs[0], launch.microbatch);
-    if (from == nullptr || to == nullptr || *from == *to) continue;
-    Instance& source = plan.instances[*from];
-    Instance& result = plan.instances[*to];
-    const int now = static_cast<int>(i);
-    if (source.last != now || result.first != now || source.bytes != result.bytes) continue;
-    source.last = result.last;
-    result.bytes = 0;
-    *to = *from;
+    if (op.inputs.empty() || op.inputs[0] == kNone) continue;
+    const bool reduces = communication && ReducesInPlace(op);
+    if (!reduces && (communication || !op.def->is(CAPSTAN_OP_ELEMENTWISE))) continue;
+    for (size_t j = 0; j < (reduces ? op.outputs.size() : 1); ++j) {
+      const Tensor& in = program.tensor(plan.alias[op.inputs[j]]);
+      const Tensor& out = program.tensor(op.outputs[j]);
+      if (!InArena(in) || !InArena(out) || !SameDType(in.dtype(), out.dtype())) continue;
+      int* from = slot(in.id, launch.microbatch);
+      int* to = slot(out.id, launch.microbatch);
+      if (from == nullptr || to == nullptr || *from == *to) continue;
+      Instance& source = plan.instances[*from];
+      Instance& result = plan.instances[*to];
+      const int now = static_cast<int>(i);
+      if (source.named || source.last != now || result.first != now || source.bytes != result.bytes) continue;
+      source.last = result.last;
+      source.named = result.named;
+      result.bytes = 0;
+      *to = *from;
+    }
+  }
+}
+
+// Communication runs beside the launches after it, until one of them needs what it touches. Its
+// operands stay where they are until then.
+void MemoryPlan::FindWaits(const Program& program, PlannedProgram& plan) {
+  // Memory by instance, or by (negative) persistent tensor; who is in flight over it.
+  struct Pending {
+    std::vector<int> writers, readers;
+  };
+  std::map<int, Pending> pending;
+  std::vector<bool> waited(plan.launches.size(), false);
+  auto memory = [&](TensorId t, int microbatch) {
+    t = plan.alias[t];
+    while (program.tensor(t).view_of != kNone) t = program.tensor(t).view_of;
+    if (!InArena(program.tensor(t))) return -1 - t;
+    const std::vector<int>& list = plan.instance_of[t];
+    const auto at = static_cast<size_t>(microbatch + 1);
+    if (at < list.size() && list[at] >= 0) return list[at];
+    return list.empty() ? std::numeric_limits<int>::max() : list[0];  // nothing reads it
+  };
+  std::vector<std::vector<int>> touched(plan.launches.size());  // instances of communication
+  auto extend = [&](int communication, int until) {
+    for (int instance : touched[communication]) {
+      if (instance < 0 || instance == std::numeric_limits<int>::max()) continue;
+      plan.instances[instance].last = std::max(plan.instances[instance].last, until);
+    }
+  };
+  for (size_t i = 0; i < plan.launches.size(); ++i) {
+    PlannedLaunch& launch = plan.launches[i];
+    const Op& op = program.op(launch.op);
+    std::vector<int> reads, writes;
+    for (TensorId t : op.inputs) {
+      if (t != kNone) reads.push_back(memory(t, launch.microbatch));
+    }
+    if (op.when.guard != kNone) reads.push_back(memory(op.when.guard, launch.microbatch));
+    for (TensorId t : op.outputs) writes.push_back(memory(t, launch.microbatch));
+    auto wait = [&](std::vector<int>& list) {
+      for (int communication : list) {
+        if (waited[communication]) continue;
+        waited[communication] = true;
+        launch.waits.push_back(communication);
+        extend(communication, static_cast<int>(i));
+      }
+      list.clear();
+    };
+    for (const std::vector<int>* list : {&reads, &writes}) {
+      for (int m : *list) {
+        const auto found = pending.find(m);
+        if (found == pending.end()) continue;
+        wait(found->second.writers);
+        if (list == &writes) wait(found->second.readers);
+      }
+    }
+    std::sort(launch.waits.begin(), launch.waits.end());
+    if (!IsCommunication(op)) continue;
+    for (int m : reads) pending[m].readers.push_back(static_cast<int>(i));
+    for (int m : writes) pending[m].writers.push_back(static_cast<int>(i));
+    touched[i] = std::move(reads);
+    touched[i].insert(touched[i].end(), writes.begin(), writes.end());
+  }
+  const int last = static_cast<int>(plan.launches.size()) - 1;
+  for (size_t i = 0; i < plan.launches.size(); ++i) {
+    if (waited[i] || !IsCommunication(program.op(plan.launches[i].op))) continue;
+    plan.unfinished.push_back(static_cast<int>(i));
+    extend(static_cast<int>(i), last);
   }
 }
 
@@ -226,6 +319,7 @@ absl::Status MemoryPlan::AddWorkspace(const Program& program, Device* device, ui
   plan.workspace_of.assign(plan.launches.size(), -1);
   for (size_t i = 0; i < plan.launches.size(); ++i) {
     const OpId op = plan.launches[i].op;
+    if (IsCommunication(program.op(op))) continue;
     if (!ready[op]) {
       CAPSTAN_ASSIGN_OR_RETURN(plan.kernels[op],
                                device->Prepare(program, op, UnwantedOutputs(program, op), seed));
@@ -289,6 +383,10 @@ const std::vector<PlannedLaunch>& MemoryPlan::launches(const Program& program) c
   return programs_.at(&program).launches;
 }
 
+const std::vector<int>& MemoryPlan::unfinished(const Program& program) const {
+  return programs_.at(&program).unfinished;
+}
+
 std::vector<Kernel>& MemoryPlan::kernels(const Program& program) {
   return programs_.at(&program).kernels;
 }
@@ -296,9 +394,10 @@ std::vector<Kernel>& MemoryPlan::kernels(const Program& program) {
 std::optional<MemoryPlan::Place> MemoryPlan::Find(const Program& program, TensorId id,
                                                   int microbatch) const {
   if (id == kNone) return std::nullopt;
+  const PlannedProgram& plan = programs_.at(&program);
+  id = plan.alias[id];
   const Tensor& t = program.tensor(id);
   if (InArena(t)) {
-    const PlannedProgram& plan = programs_.at(&program);
     const std::vector<int>& list = plan.instance_of[id];
     int found = -1;
     if (static_cast<size_t>(microbatch + 1) < list.size()) found = list[microbatch + 1];

@@ -33,6 +33,9 @@ struct PlannedLaunch {
   OpId op = kNone;
   int microbatch = -1;
   uint64_t accumulate = 0;  // bit j: output j is added to
+  // Launches of communication that must be complete before this one: it reads what they write, or
+  // writes what they read or write.
+  std::vector<int> waits;
 };
 
 // What fills the arena at its peak, by use.
@@ -58,6 +61,7 @@ class MemoryPlan {
   const ArenaPeak& arena_peak() const { return peak_; }  // of the Program with the largest arena
 
   const std::vector<PlannedLaunch>& launches(const Program& program) const;
+  const std::vector<int>& unfinished(const Program& program) const;
   // Kernels by op id, made by Add for the executor to take over; empty when planned without device.
   std::vector<Kernel>& kernels(const Program& program);
   // Where (tensor, microbatch) lies; nullopt for outputs that nothing reads.
@@ -70,8 +74,11 @@ class MemoryPlan {
     int first = 0, last = 0;  // launches
     int64_t offset = -1;
     bool workspace = false, communication = false, backward = false;
+    bool named = false;  // the host reads it when all launches are done
   };
   struct PlannedProgram {
+    std::vector<TensorId> alias;  // of each tensor: the one whose memory it is, itself by default
+    std::vector<int> unfinished;  // communication no launch waits for: complete at the step's end
     std::vector<PlannedLaunch> launches;
     std::vector<Kernel> kernels;
     std::vector<Instance> instances;
@@ -83,7 +90,8 @@ class MemoryPlan {
   absl::Status Linearise(const Program& program, PlannedProgram& plan);
   absl::Status PlacePersistent(const Program& program);
   absl::Status FindLifetimes(const Program& program, PlannedProgram& plan);
-  void ShareInPlace(const Program& program, PlannedProgram& plan);
+  void ShareInPlace(const Program& program, PlannedProgram& plan, bool communication);
+  void FindWaits(const Program& program, PlannedProgram& plan);
   absl::Status AddWorkspace(const Program& program, Device* device, uint64_t seed,
                             PlannedProgram& plan);
   void Pack(const Program& program, PlannedProgram& plan);

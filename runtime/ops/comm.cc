@@ -46,6 +46,43 @@ absl::StatusOr<int> DimAttr(const InferContext& ctx, const char* name) {
   return UsageError(ctx.op, ": ", name, "=", dim, " must lie in [0, ", ndim, ")");
 }
 
+// A list of tensors travels as one: each is typed by itself. `counts` holds the shares of the first
+// tensor, then of the second, and so on.
+CheckFn Each(absl::Status (*rule)(InferContext&)) {
+  return [rule](InferContext& ctx) -> absl::Status {
+    if (ctx.inputs.size() == 1) return rule(ctx);
+    const Dims counts = ctx.attrs->Ints("counts");
+    const size_t ranks = static_cast<size_t>(ctx.axis_size(Axis(ctx)));
+    if (!counts.empty() && counts.size() != ranks * ctx.inputs.size()) {
+      return UsageError(ctx.op, ": counts has ", counts.size(), " entries, but ",
+                        ctx.inputs.size(), " tensors over the ", ranks, " ranks of ", Axis(ctx),
+                        " need ", ranks * ctx.inputs.size());
+    }
+    for (size_t i = 0; i < ctx.inputs.size(); ++i) {
+      if (!SameDType(ctx.inputs[i]->dtype(), ctx.inputs[0]->dtype())) {
+        return UsageError(ctx.op, ": ", Name(*ctx.inputs[i]), " is ",
+                          DTypeName(ctx.inputs[i]->dtype()), " and ", Name(*ctx.inputs[0]), " ",
+                          DTypeName(ctx.inputs[0]->dtype()), "; one list has one dtype");
+      }
+      Attrs attrs = *ctx.attrs;
+      if (!counts.empty()) {
+        const auto mine = counts.begin() + static_cast<ptrdiff_t>(i * ranks);
+        attrs.Set("counts", Dims(mine, mine + static_cast<ptrdiff_t>(ranks)));
+      }
+      InferContext one{ctx.op, {ctx.inputs[i]}, &attrs, {}, ctx.axis_size, {}};
+      CAPSTAN_RETURN_IF_ERROR(rule(one));
+      ctx.outputs.push_back(std::move(one.outputs[0]));
+    }
+    return absl::OkStatus();
+  };
+}
+
+// Lists are made after differentiation.
+absl::Status RefuseList(const Vjp& v) {
+  if (!v.in_list()) return absl::OkStatus();
+  return UnsupportedError(v.Text(), " is on the way to a loss; give each tensor its own op");
+}
+
 // ---- reductions
 
 absl::Status InferCopyToGroup(InferContext& ctx) {
@@ -70,6 +107,7 @@ absl::Status InferReduce(InferContext& ctx) {
 // The cotangent of a replicated output: each rank's own share when partial.
 absl::Status ReduceVjp(VjpContext& ctx) {
   Vjp v(ctx);
+  CAPSTAN_RETURN_IF_ERROR(RefuseList(v));
   if (v.dy() == kNone || !v.needs(0)) return absl::OkStatus();
   if (v.attrs().String("reduce", "sum") == "max") {
     return UsageError(v.Text(), ": a maximum over ranks has no gradient");
@@ -191,6 +229,7 @@ absl::Status InferShard(InferContext& ctx) {
 // Of all_gather. A cut input takes its part of the cotangent; a varying one too, as its own value.
 absl::Status AllGatherVjp(VjpContext& ctx) {
   Vjp v(ctx);
+  CAPSTAN_RETURN_IF_ERROR(RefuseList(v));
   if (v.dy() == kNone || !v.needs(0)) return absl::OkStatus();
   const std::string axis = v.attrs().String("axis", "");
   const bool partial = v.KindOn(v.dy(), axis) == CAPSTAN_PARTIAL;
@@ -209,8 +248,9 @@ absl::Status AllGatherVjp(VjpContext& ctx) {
 }
 
 // Of reduce_scatter and shard.
-VjpFn ScatterVjp() {
-  return OneOp("all_gather", {kCotangent}, {0}, {"axis", "dim", "counts", "index"});
+absl::Status ScatterVjp(VjpContext& ctx) {
+  CAPSTAN_RETURN_IF_ERROR(RefuseList(Vjp(ctx)));
+  return OneOp("all_gather", {kCotangent}, {0}, {"axis", "dim", "counts", "index"})(ctx);
 }
 
 // ---- all-to-all
@@ -318,10 +358,17 @@ absl::Status ReinterpretVjp(VjpContext& ctx) {
 
 // ---- costs: bytes through device memory; the wire is the comm backend's to model
 
-CostFn ReduceCost() { return PerInputElement(1); }
+CostFn ReduceCost() {
+  return [](const InferContext& ctx) {
+    double adds = 0;
+    for (const Tensor* x : ctx.inputs) adds += Count(x);
+    return Costs(ctx, adds);
+  };
+}
 
 std::vector<OpBuilder> Collectives() {
   const char* same = "x t * -> y t *";
+  const char* list = "x... t ? -> y... t ?";
   const char* scatter = "axis! string, dim! int, counts ints, index int";
   return {
       OpBuilder("copy_to_group", same).Attrs("axis! string").Infer(InferCopyToGroup).Vjp(ReduceVjp),
@@ -331,24 +378,24 @@ std::vector<OpBuilder> Collectives() {
           .Infer(InferReduce)
           .Vjp(ReduceVjp)
           .Cost(ReduceCost()),
-      OpBuilder("all_reduce", same)
+      OpBuilder("all_reduce", list)
           .Flags(kCollective)
           .Attrs("axis! string, reduce sum|max")
-          .Infer(InferReduce)
+          .Infer(Each(InferReduce))
           .Vjp(ReduceVjp)
           .Cost(ReduceCost()),
-      OpBuilder("all_gather", same)
+      OpBuilder("all_gather", list)
           .Flags(kCollective)
           .Attrs(scatter)
-          .Infer(InferAllGather)
+          .Infer(Each(InferAllGather))
           .Vjp(AllGatherVjp),
-      OpBuilder("reduce_scatter", same)
+      OpBuilder("reduce_scatter", list)
           .Flags(kCollective)
           .Attrs(scatter)
-          .Infer(InferReduceScatter)
-          .Vjp(ScatterVjp())
+          .Infer(Each(InferReduceScatter))
+          .Vjp(ScatterVjp)
           .Cost(ReduceCost()),
-      OpBuilder("shard", same).Attrs(scatter).Infer(InferShard).Vjp(ScatterVjp()),
+      OpBuilder("shard", same).Attrs(scatter).Infer(InferShard).Vjp(ScatterVjp),
       OpBuilder("all_to_all", same)
           .Flags(kCollective)
           .Attrs("axis! string, from! int, to! int")
@@ -358,10 +405,10 @@ std::vector<OpBuilder> Collectives() {
           .Flags(kCollective)
           .Attrs("axis! string, root int")
           .Infer(InferBroadcastFrom),
-      OpBuilder("reduce_gradient", same)
+      OpBuilder("reduce_gradient", list)
           .Flags(kCollective)
           .Attrs("axis! string")
-          .Infer(InferReduce)
+          .Infer(Each(InferReduce))
           .Cost(ReduceCost()),
       OpBuilder("reinterpret", same)
           .Attrs("placement! placement, reason! string")

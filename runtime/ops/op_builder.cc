@@ -200,6 +200,7 @@ absl::Status OpBuilder::AddTo(OpRegistry& registry) const {
   def.max_inputs = rule_->signature.max_inputs();
   for (const OperandSpec& spec : rule_->signature.outputs) {
     def.output_effects.push_back(spec.effect);
+    def.output_per_input = spec.variadic;
   }
   def.infer = [rule = rule_](InferContext& ctx) { return rule->Apply(ctx); };
   if (!def.cost) def.cost = [](const InferContext& ctx) { return Costs(ctx, 0); };

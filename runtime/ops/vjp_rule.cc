@@ -37,7 +37,7 @@ absl::Status Vjp::Into(const std::string& kind, std::vector<TensorId> inputs, At
   for (size_t j = 0; j < targets.size(); ++j) {
     if (targets[j] < 0 || !needs(static_cast<size_t>(targets[j]))) continue;
     needed = true;
-    weights = weights && def->output_effects[j] == CAPSTAN_ACCUMULATE &&
+    weights = weights && def->effect(j) == CAPSTAN_ACCUMULATE &&
               IsTrainable(static_cast<size_t>(targets[j]));
   }
   if (!needed) return absl::OkStatus();

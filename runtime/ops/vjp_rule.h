@@ -18,6 +18,7 @@ class Vjp {
   explicit Vjp(VjpContext& ctx)
       : ctx_(ctx), in_(ctx.op().inputs), out_(ctx.op().outputs), attrs_(ctx.op().attrs) {}
 
+  bool in_list() const { return in_.size() > 1; }
   TensorId in(size_t i) const { return i < in_.size() ? in_[i] : kNone; }
   TensorId out(size_t j) const { return out_[j]; }
   const Attrs& attrs() const { return attrs_; }

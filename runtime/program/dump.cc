@@ -57,9 +57,9 @@ std::string WhenText(const Program& program, const When& when) {
 
 std::string OutputText(const Program& program, const Op& op, size_t j) {
   const char* mark = "";
-  if (op.def->output_effects[j] == CAPSTAN_UPDATE) mark = "!";
+  if (op.def->effect(j) == CAPSTAN_UPDATE) mark = "!";
   const Tensor& t = program.tensor(op.outputs[j]);
-  if (op.def->output_effects[j] == CAPSTAN_ACCUMULATE) mark = "+";
+  if (op.def->effect(j) == CAPSTAN_ACCUMULATE) mark = "+";
   return StrCat(mark, program.TensorName(op.outputs[j]), " : ", TypeText(t));
 }
 

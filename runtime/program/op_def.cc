@@ -68,10 +68,10 @@ absl::StatusOr<std::vector<TensorId>> VjpContext::Emit(const std::string& kind,
   NewOp emitted{.kind = kind, .inputs = std::move(inputs), .attrs = std::move(attrs)};
   emitted.layer = op().layer;
   emitted.role = role;
-  emitted.outputs.assign((*def)->output_effects.size(), kNone);
+  emitted.outputs.assign((*def)->outputs(emitted.inputs.size()), kNone);
   std::vector<bool> direct(targets.size(), false);
   for (size_t j = 0; j < targets.size(); ++j) {
-    if (targets[j] < 0 || (*def)->output_effects[j] != CAPSTAN_ACCUMULATE) continue;
+    if (targets[j] < 0 || (*def)->effect(j) != CAPSTAN_ACCUMULATE) continue;
     const size_t input = static_cast<size_t>(targets[j]);
     if (!needs(input)) continue;
     const TensorId gradient = gradient_of(input);

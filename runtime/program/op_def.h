@@ -63,6 +63,7 @@ struct OpDef {
   uint32_t flags = 0;  // CAPSTAN_OP_*
   size_t min_inputs = 0, max_inputs = 0;
   std::vector<int> output_effects;  // one per output: CAPSTAN_WRITE, _UPDATE, _ACCUMULATE
+  bool output_per_input = false;    // as many outputs as inputs, all of output_effects[0]
   std::string doc;
   std::function<absl::Status(InferContext&)> infer;
   std::function<absl::Status(VjpContext&)> vjp;     // empty: not differentiable
@@ -75,6 +76,8 @@ struct OpDef {
   const capstan_op_def* plugin = nullptr;  // for ops of plugins
 
   bool is(uint32_t flag) const { return (flags & flag) != 0; }
+  size_t outputs(size_t inputs) const { return output_per_input ? inputs : output_effects.size(); }
+  int effect(size_t output) const { return output_effects[output_per_input ? 0 : output]; }
 };
 
 class OpRegistry {

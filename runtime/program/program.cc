@@ -222,9 +222,10 @@ absl::StatusOr<OpId> Program::AddOp(const InsertPoint& at, NewOp fresh) {
     if (t == kNone) continue;
     if (absl::Status s = CheckId(t, fresh.kind); !s.ok()) return s;
   }
-  if (!fresh.outputs.empty() && fresh.outputs.size() != def->output_effects.size()) {
+  const size_t output_count = def->outputs(fresh.inputs.size());
+  if (!fresh.outputs.empty() && fresh.outputs.size() != output_count) {
     return absl::InvalidArgumentError(StrCat("op '", fresh.kind, "' has ",
-                                             def->output_effects.size(), " outputs, given ",
+                                             output_count, " outputs, given ",
                                              fresh.outputs.size()));
   }
   for (TensorId t : fresh.outputs) {
@@ -237,7 +238,7 @@ absl::StatusOr<OpId> Program::AddOp(const InsertPoint& at, NewOp fresh) {
   op.def = def;
   op.inputs = std::move(fresh.inputs);
   op.outputs = std::move(fresh.outputs);
-  op.outputs.resize(def->output_effects.size(), kNone);
+  op.outputs.resize(output_count, kNone);
   op.attrs = std::move(fresh.attrs);
   op.layer = fresh.layer;
   op.role = fresh.role;
@@ -257,7 +258,7 @@ absl::StatusOr<OpId> Program::AddOp(const InsertPoint& at, NewOp fresh) {
   for (TensorId t : added.inputs) AddUse(t, id);
   for (size_t j = 0; j < added.outputs.size(); ++j) {
     writers_[added.outputs[j]].push_back(id);
-    if (def->output_effects[j] == CAPSTAN_UPDATE) AddUse(added.outputs[j], id);
+    if (def->effect(j) == CAPSTAN_UPDATE) AddUse(added.outputs[j], id);
   }
   if (added.when.guard != kNone) AddUse(added.when.guard, id);
   return id;
@@ -284,7 +285,7 @@ absl::Status Program::RemoveOp(OpId o) {
     const TensorId t = op.outputs[j];
     auto& writers = writers_[t];
     writers.erase(std::find(writers.begin(), writers.end(), o));
-    if (op.def->output_effects[j] == CAPSTAN_UPDATE) DropUse(t, o);
+    if (op.def->effect(j) == CAPSTAN_UPDATE) DropUse(t, o);
     if (tensors_[t].kind == CAPSTAN_ACTIVATION && writers.empty() && readers_[t].empty()) {
       if (!tensors_[t].name.empty()) by_name_.erase(tensors_[t].name);
       tensor_alive_[t] = false;
@@ -328,7 +329,7 @@ absl::Status Program::SetOutput(OpId o, size_t index, TensorId t) {
   const TensorId old = ops_[o].outputs[index];
   auto& writers = writers_[old];
   writers.erase(std::find(writers.begin(), writers.end(), o));
-  const bool updates = ops_[o].def->output_effects[index] == CAPSTAN_UPDATE;
+  const bool updates = ops_[o].def->effect(index) == CAPSTAN_UPDATE;
   if (updates) DropUse(old, o);
   ops_[o].outputs[index] = t;
   writers_[t].push_back(o);
@@ -384,10 +385,10 @@ absl::Status Program::InferOp(const Op& op, InferContext& ctx) const {
   ctx.axis_size = [this](const std::string& axis) { return options_.mesh.Size(axis); };
   ctx.outputs.clear();
   if (absl::Status s = op.def->infer(ctx); !s.ok()) return s;
-  if (ctx.outputs.size() != op.def->output_effects.size()) {
+  if (ctx.outputs.size() != op.def->outputs(op.inputs.size())) {
     return absl::InternalError(StrCat(ctx.op, ": its type rule gave ", ctx.outputs.size(),
                                       " outputs, its definition says ",
-                                      op.def->output_effects.size()));
+                                      op.def->outputs(op.inputs.size())));
   }
   return absl::OkStatus();
 }
@@ -405,7 +406,7 @@ absl::Status Program::ApplyTypes(Op& op, const InferContext& ctx, bool fresh) {
       continue;
     }
     Tensor& out = tensors_[op.outputs[j]];
-    const int effect = op.def->output_effects[j];
+    const int effect = op.def->effect(j);
     if (out.kind == CAPSTAN_ACTIVATION && effect != CAPSTAN_UPDATE && !fresh &&
         writers_[out.id].front() == op.id) {
       out.type = type;  // re-inference after an edit upstream
@@ -418,7 +419,10 @@ absl::Status Program::ApplyTypes(Op& op, const InferContext& ctx, bool fresh) {
           TensorName(out.id), " is ", DTypeName(out.dtype()), ShapeString(out.shape())));
     }
     const bool first = writers_[out.id].empty() || writers_[out.id].front() == op.id;
-    if (effect != CAPSTAN_UPDATE && first) {
+    // A collective leaves the gradient it reads in another placement, from there on.
+    const bool in_place = out.kind == CAPSTAN_GRADIENT && effect == CAPSTAN_WRITE &&
+                          op.def->is(CAPSTAN_OP_COLLECTIVE);
+    if (effect != CAPSTAN_UPDATE && (first || in_place)) {
       if (out.kind != CAPSTAN_PARAMETER && out.kind != CAPSTAN_STATE) {
         out.type.placement = type.placement;
         continue;
@@ -441,11 +445,16 @@ absl::Status Program::ApplyTypes(Op& op, const InferContext& ctx, bool fresh) {
 }
 
 absl::Status Program::Infer() {
-  for (const Segment& segment : segments_) {
-    for (OpId o : segment.ops) {
-      InferContext ctx;
-      if (absl::Status s = InferOp(ops_[o], ctx); !s.ok()) return s;
-      if (absl::Status s = ApplyTypes(ops_[o], ctx, false); !s.ok()) return s;
+  // As the segments run: what `begin` makes is read everywhere, `update` reads what the others leave.
+  for (int turn = 0; turn < 3; ++turn) {
+    for (const Segment& segment : segments_) {
+      const int due = segment.name == "begin" ? 0 : segment.name == "update" ? 2 : 1;
+      if (due != turn) continue;
+      for (OpId o : segment.ops) {
+        InferContext ctx;
+        if (absl::Status s = InferOp(ops_[o], ctx); !s.ok()) return s;
+        if (absl::Status s = ApplyTypes(ops_[o], ctx, false); !s.ok()) return s;
+      }
     }
   }
   return absl::OkStatus();

@@ -19,14 +19,21 @@
 
 namespace capstan {
 
-// The sizes of the mesh's axes and named groups as the type rules need them.
+// The mesh's axes and named groups as the type rules need them: sizes, and this rank's place.
 struct MeshView {
   std::vector<std::pair<std::string, int64_t>> axes;
+  std::vector<int64_t> indices;  // as axes; empty: 0 on all of them
   int64_t Size(std::string_view axis) const {
     for (const auto& [name, size] : axes) {
       if (name == axis) return size;
     }
     return 1;
+  }
+  int64_t Index(std::string_view axis) const {
+    for (size_t i = 0; i < indices.size(); ++i) {
+      if (axes[i].first == axis) return indices[i];
+    }
+    return 0;
   }
 };
 

@@ -144,8 +144,8 @@ capstan_status* OpAdd(capstan_program* p, const capstan_position* at, const caps
   absl::StatusOr<NewOp> fresh = OpFromC(*desc);
   if (!fresh.ok()) return ToC(fresh.status());
   const OpDef* def = p->program->registry().Find(fresh->kind);
-  if (outputs != nullptr && def != nullptr && capacity < def->output_effects.size()) {
-    return ToC(UsageError("op '", fresh->kind, "' has ", def->output_effects.size(),
+  if (outputs != nullptr && def != nullptr && capacity < def->outputs(fresh->inputs.size())) {
+    return ToC(UsageError("op '", fresh->kind, "' has ", def->outputs(fresh->inputs.size()),
                           " outputs, the caller has room for ", capacity));
   }
   absl::StatusOr<OpId> id = p->program->AddOp(PositionFromC(*at), *std::move(fresh));

@@ -6,12 +6,15 @@
 namespace capstan {
 
 absl::StatusOr<BatchLoader> BatchLoader::Create(const Dataset* dataset, const Objective* objective,
-                                                const Program* program, Storage* storage) {
+                                                const Program* program, Storage* storage,
+                                                int64_t ranks, int64_t index) {
   BatchLoader loader;
   loader.dataset_ = dataset;
   loader.objective_ = objective;
   loader.program_ = program;
   loader.storage_ = storage;
+  loader.ranks_ = ranks;
+  loader.index_ = index;
   const Program::Options& options = program->options();
   for (size_t i = 0;; ++i) {
     const capstan_field* field = (*objective)->field(objective->self(), i);
@@ -40,7 +43,7 @@ absl::StatusOr<double> BatchLoader::Load(int64_t first) {
     for (int64_t b = 0; b < options.micro_batch_size; ++b) {
       for (size_t i = 0; i < fields_.size(); ++i)
         rows_[i] = fields_[i].host.data() + b * fields_[i].row_bytes;
-      samples_[b] = first + m * options.micro_batch_size + b;
+      samples_[b] = first + (m * ranks_ + index_) * options.micro_batch_size + b;
       const capstan_sample_request request{sizeof(capstan_sample_request), samples_[b],
                                            fields_.size(), names_.data(), rows_.data()};
       CAPSTAN_RETURN_IF_ERROR((*dataset_)->read(dataset_->self(), &request));
@@ -57,7 +60,7 @@ absl::StatusOr<double> BatchLoader::Load(int64_t first) {
                                                        samples_.size() * sizeof(int64_t)));
     }
   }
-  if (!(weight > 0)) {
+  if (!(weight > 0) && ranks_ == 1) {
     return DataError("samples ", first, " to ",
                      first + options.microbatches * options.micro_batch_size - 1, " have no ",
                      std::string((*objective_)->unit(objective_->self())),

@@ -20,11 +20,12 @@ using Objective = Owned<capstan_objective_v1>;
 class BatchLoader {
  public:
   static absl::StatusOr<BatchLoader> Create(const Dataset* dataset, const Objective* objective,
-                                            const Program* program, Storage* storage);
+                                            const Program* program, Storage* storage,
+                                            int64_t ranks = 1, int64_t index = 0);
 
-  // Reads samples first .. first + microbatches*micro - 1 (row b of microbatch m is sample
-  // first + m*micro + b), copies them to the device and gives their total weight N, which also goes
-  // to the input "count".
+  // Reads this rank's samples of first .. first + ranks*microbatches*micro - 1 (row b of microbatch m
+  // is sample first + (m*ranks + index)*micro + b, `ranks` being those the batch is divided among),
+  // copies them to the device and gives their total weight, which also goes to the input "count".
   absl::StatusOr<double> Load(int64_t first);
 
  private:
@@ -38,6 +39,7 @@ class BatchLoader {
   const Objective* objective_ = nullptr;
   const Program* program_ = nullptr;
   Storage* storage_ = nullptr;
+  int64_t ranks_ = 1, index_ = 0;
   std::vector<Field> fields_;
   std::vector<const char*> names_;
   std::vector<void*> rows_;

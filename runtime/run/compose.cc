@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "absl/strings/str_join.h"
 #include "runtime/program/autodiff.h"
 #include "runtime/program/c_types.h"
+#include "runtime/program/flow.h"
 #include "runtime/program/program_service.h"
 #include "runtime/run/fuse.h"
 #include "runtime/status.h"
@@ -17,6 +19,7 @@ namespace {
 
 constexpr const char* kForwardSegment = "forward/0";
 constexpr const char* kUpdateSegment = "update";
+constexpr const char* kBeginSegment = "begin";
 
 const std::vector<std::string>& StandardPhases() {
   static const std::vector<std::string> phases = {
@@ -64,7 +67,8 @@ class Composer {
  private:
   void Start() { program_ = std::make_unique<Program>(in_.ops, options_); }
 
-  absl::StatusOr<TensorId> Input(const std::string& name, DType dtype, Dims shape, int scope) {
+  absl::StatusOr<TensorId> Input(const std::string& name, DType dtype, Dims shape, int scope,
+                                 Placement placement = {}) {
     const TensorId existing = program_->FindTensor(name);
     if (existing != kNone) return existing;
     Tensor t;
@@ -72,8 +76,31 @@ class Composer {
     t.kind = CAPSTAN_INPUT;
     t.type.dtype = dtype;
     t.type.shape = std::move(shape);
+    t.type.placement = std::move(placement);
     t.scope = scope;
     return program_->AddTensor(std::move(t));
+  }
+
+  // A field of the microbatch: this rank's samples of those of all ranks.
+  absl::StatusOr<TensorId> Field(const std::string& name, DType dtype, Dims shape) {
+    Placement cut;
+    for (const std::string& axis : in_.batch_axes) cut.push_back({axis, CAPSTAN_SHARD, 0, 0, {}});
+    return Input(name, dtype, std::move(shape), CAPSTAN_SCOPE_MICROBATCH, std::move(cut));
+  }
+
+  // x summed (or its maximum) over every axis it is partial over, under a name the host reads.
+  absl::StatusOr<TensorId> Total(const std::string& segment, TensorId x, const char* name) {
+    TensorId total = x;
+    const Placement placement = program_->tensor(x).placement();
+    for (const AxisPlacement& item : placement) {
+      if (item.kind != CAPSTAN_PARTIAL) continue;
+      NewOp reduce{.kind = "all_reduce", .inputs = {total}, .attrs = {{"axis", item.axis}}};
+      if (item.reduce == CAPSTAN_MAX) reduce.attrs.Set("reduce", std::string("max"));
+      CAPSTAN_ASSIGN_OR_RETURN(OpId op, program_->AddOp({segment}, std::move(reduce)));
+      total = program_->op(op).outputs[0];
+    }
+    if (total != x) CAPSTAN_RETURN_IF_ERROR(program_->NameTensor(total, name));
+    return total;
   }
 
   absl::Status EmitModel(int mode, int64_t cache_length) {
@@ -87,16 +114,14 @@ class Composer {
     emit.cache_length = cache_length;
     emit.dtype = in_.precision.vtable->dtype(in_.precision.self, CAPSTAN_ROLE_PARAMETER);
     emit.position = {sizeof(capstan_position), kForwardSegment, kNone, 0};
-    const int each = CAPSTAN_SCOPE_MICROBATCH;
-    CAPSTAN_ASSIGN_OR_RETURN(emit.tokens, Input("tokens", kI32, {batch, sequence}, each));
-    CAPSTAN_ASSIGN_OR_RETURN(emit.token_position, Input("position", kI32, {batch, sequence}, each));
-    CAPSTAN_ASSIGN_OR_RETURN(emit.sample, Input(kInputSample, kI64, {batch}, each));
+    CAPSTAN_ASSIGN_OR_RETURN(emit.tokens, Field("tokens", kI32, {batch, sequence}));
+    CAPSTAN_ASSIGN_OR_RETURN(emit.token_position, Field("position", kI32, {batch, sequence}));
+    CAPSTAN_ASSIGN_OR_RETURN(emit.sample, Field(kInputSample, kI64, {batch}));
     CAPSTAN_ASSIGN_OR_RETURN(emit.step, Input(kInputStep, kI64, {1}, CAPSTAN_SCOPE_STEP));
     emit.cache_position = emit.last = kNone;
     if (mode != CAPSTAN_MODE_FORWARD) {
-      CAPSTAN_ASSIGN_OR_RETURN(emit.cache_position,
-                               Input(kInputCachePosition, kI32, {batch}, each));
-      CAPSTAN_ASSIGN_OR_RETURN(emit.last, Input(kInputLast, kI32, {batch}, each));
+      CAPSTAN_ASSIGN_OR_RETURN(emit.cache_position, Field(kInputCachePosition, kI32, {batch}));
+      CAPSTAN_ASSIGN_OR_RETURN(emit.last, Field(kInputLast, kI32, {batch}));
     }
     program_->AddSegment(kForwardSegment);
     ProgramHandle handle(*program_);
@@ -137,14 +162,12 @@ class Composer {
       if (field == nullptr) break;
       Dims shape{options_.micro_batch_size};
       if (field->per_position != 0) shape.push_back(options_.sequence_length);
-      CAPSTAN_ASSIGN_OR_RETURN(TensorId t,
-                               Input(field->name, field->dtype, shape, CAPSTAN_SCOPE_MICROBATCH));
+      CAPSTAN_ASSIGN_OR_RETURN(TensorId t, Field(field->name, field->dtype, shape));
       fields.push_back(t);
     }
     capstan_loss request{};
     request.struct_size = sizeof(request);
-    CAPSTAN_ASSIGN_OR_RETURN(request.count,
-                             Input(kInputCount, ScalarDType(), {1}, CAPSTAN_SCOPE_STEP));
+    CAPSTAN_ASSIGN_OR_RETURN(request.count, StepWeight());
     ProgramHandle handle(*program_);
     request.program = handle.get();
     request.position = {sizeof(capstan_position), kForwardSegment, kNone, 0};
@@ -159,6 +182,7 @@ class Composer {
       return BugError("objective '", in_.objective.id, "' gave no loss tensor");
     }
     program_->mutable_tensor(loss).loss_root = true;
+    CAPSTAN_RETURN_IF_ERROR(StopRequest());
     Tensor metric;
     metric.name = kMetricLoss;
     metric.kind = CAPSTAN_STATE;
@@ -168,6 +192,29 @@ class Composer {
     CAPSTAN_ASSIGN_OR_RETURN(TensorId sum, program_->AddTensor(std::move(metric)));
     NewOp add{.kind = "accumulate", .inputs = {loss}, .attrs = {}, .outputs = {sum}};
     return program_->AddOp({kForwardSegment}, std::move(add)).status();
+  }
+
+  // The weight of the step that losses are divided by. Each rank knows its own samples'.
+  absl::StatusOr<TensorId> StepWeight() {
+    Placement partial;
+    for (const std::string& axis : in_.batch_axes) {
+      partial.push_back({axis, CAPSTAN_PARTIAL, 0, CAPSTAN_SUM, {}});
+    }
+    CAPSTAN_ASSIGN_OR_RETURN(TensorId own, Input(kInputCount, ScalarDType(), {1},
+                                                 CAPSTAN_SCOPE_STEP, std::move(partial)));
+    return Total(kBeginSegment, own, kTotalCount);
+  }
+
+  // A rank that was asked to stop tells the others, so that all stop after the same step.
+  absl::Status StopRequest() {
+    Placement any;
+    for (const auto& [axis, size] : in_.mesh.axes) {
+      if (size > 1) any.push_back({axis, CAPSTAN_PARTIAL, 0, CAPSTAN_MAX, {}});
+    }
+    if (!training_ || any.empty()) return absl::OkStatus();
+    CAPSTAN_ASSIGN_OR_RETURN(TensorId stop,
+                             Input(kInputStop, kF32, {1}, CAPSTAN_SCOPE_STEP, std::move(any)));
+    return Total(kBeginSegment, stop, kTotalStop).status();
   }
 
   absl::StatusOr<std::unique_ptr<Program>> Finish() {
@@ -212,6 +259,10 @@ class Composer {
       return FuseLinearGelu(*program_, in_.fusions);
     }
     if (phase == CAPSTAN_PHASE_SCHEDULE) {
+      const TensorId loss = program_->FindTensor(kMetricLoss);
+      if (loss != kNone) {
+        CAPSTAN_RETURN_IF_ERROR(Total(kUpdateSegment, loss, kTotalLoss).status());
+      }
       program_->SetDefaultSchedule();
       return absl::OkStatus();
     }
@@ -233,14 +284,20 @@ class Composer {
     return SameDType(parameter, kF64) ? kF64 : kF32;
   }
 
-  // Of parameters; a bucket that they are views into belongs to none.
+  // What the gradient phase left to update from: of each parameter, or of a part of it, the
+  // gradient; where parts (views) were made of a gradient, those in its place. A bucket belongs to
+  // no parameter.
   std::vector<TensorId> Gradients() const {
-    std::vector<TensorId> gradients;
+    std::vector<TensorId> all;
+    std::set<TensorId> divided;
     for (TensorId t = 0; t < program_->tensor_limit(); ++t) {
       if (!program_->TensorAlive(t) || program_->tensor(t).kind != CAPSTAN_GRADIENT) continue;
-      if (program_->TensorAlive(program_->tensor(t).of)) gradients.push_back(t);
+      if (!program_->TensorAlive(program_->tensor(t).of)) continue;
+      all.push_back(t);
+      divided.insert(program_->tensor(t).view_of);
     }
-    return gradients;
+    std::erase_if(all, [&](TensorId t) { return divided.contains(t); });
+    return all;
   }
 
   absl::Status RefusePartial() const {
@@ -270,14 +327,47 @@ class Composer {
       CAPSTAN_RETURN_IF_ERROR(
           FromC(in_.precision.vtable->finish(in_.precision.self, handle.get(), &guard_)));
     }
-    NewOp squares{.kind = "sum_squares", .inputs = gradients};
-    CAPSTAN_ASSIGN_OR_RETURN(OpId norm2, program_->AddOp({kUpdateSegment}, std::move(squares)));
-    NewOp clip{.kind = "clip_scale",
-               .inputs = {program_->op(norm2).outputs[0]},
-               .attrs = Attrs{{"clip", in_.clip_norm}}};
+    CAPSTAN_ASSIGN_OR_RETURN(TensorId norm2, SumSquares(gradients));
+    NewOp clip{.kind = "clip_scale", .inputs = {norm2}, .attrs = Attrs{{"clip", in_.clip_norm}}};
     CAPSTAN_ASSIGN_OR_RETURN(OpId scale, program_->AddOp({kUpdateSegment}, std::move(clip)));
     gradient_scale_ = program_->op(scale).outputs[1];
     return program_->NameTensor(program_->op(scale).outputs[0], kGradNorm);
+  }
+
+  // Over all ranks, each element of each gradient counted once: gradients cut by the same axes are
+  // summed together and then over those axes.
+  absl::StatusOr<TensorId> SumSquares(const std::vector<TensorId>& gradients) {
+    std::map<std::vector<std::string>, std::vector<TensorId>> alike;
+    for (TensorId g : gradients) {
+      std::vector<std::string> axes;
+      for (const AxisPlacement& item : program_->tensor(g).placement()) axes.push_back(item.axis);
+      std::sort(axes.begin(), axes.end());
+      alike[axes].push_back(g);
+    }
+    TensorId sum = kNone;
+    for (const auto& [axes, list] : alike) {
+      NewOp squares{.kind = "sum_squares", .inputs = list};
+      CAPSTAN_ASSIGN_OR_RETURN(OpId op, program_->AddOp({kUpdateSegment}, std::move(squares)));
+      TensorId part = program_->op(op).outputs[0];
+      for (const std::string& axis : axes) {
+        NewOp reduce{.kind = "all_reduce", .inputs = {part}, .attrs = {{"axis", axis}}};
+        CAPSTAN_ASSIGN_OR_RETURN(OpId r, program_->AddOp({kUpdateSegment}, std::move(reduce)));
+        part = program_->op(r).outputs[0];
+      }
+      if (sum == kNone) {
+        sum = part;
+        continue;
+      }
+      NewOp add{.kind = "add", .inputs = {sum, part}};
+      CAPSTAN_ASSIGN_OR_RETURN(OpId a, program_->AddOp({kUpdateSegment}, std::move(add)));
+      sum = program_->op(a).outputs[0];
+    }
+    return sum;
+  }
+
+  // The name a parameter is known by, also where only a part of it (a view) is updated.
+  std::string LogicalName(const Tensor& t) const {
+    return t.view_of == kNone ? t.name : LogicalName(program_->tensor(t.view_of));
   }
 
   const UpdateGroup& GroupOf(const std::string& parameter) const {
@@ -318,7 +408,8 @@ class Composer {
 
   absl::Status UpdateOne(TensorId gradient) {
     const Tensor parameter = program_->tensor(program_->tensor(gradient).of);
-    const UpdateGroup& group = GroupOf(parameter.name);
+    const std::string name = LogicalName(parameter);
+    const UpdateGroup& group = GroupOf(name);
     const capstan_optimizer_v1* optimizer = group.optimizer.vtable;
     TensorView view;
     view.Fill(parameter);
@@ -327,7 +418,7 @@ class Composer {
       const capstan_optimizer_state* wanted = optimizer->state(group.optimizer.self, &view.desc, i);
       if (wanted == nullptr) break;
       Tensor state;
-      state.name = StrCat(parameter.name, ".", std::string(wanted->role));
+      state.name = StrCat(name, ".", std::string(wanted->role));
       state.kind = CAPSTAN_STATE;
       state.role = wanted->role;
       state.of = parameter.id;
@@ -373,7 +464,7 @@ class Composer {
       if (!program_->TensorAlive(t) || program_->tensor(t).kind != CAPSTAN_INPUT) continue;
       if (!program_->IsRead(t)) CAPSTAN_RETURN_IF_ERROR(program_->RemoveTensor(t));
     }
-    return absl::OkStatus();
+    return CheckFlow(*program_);
   }
 
   const Ingredients& in_;

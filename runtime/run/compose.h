@@ -48,6 +48,9 @@ struct Ingredients {
   std::vector<std::string> fusions;  // of the device
   double clip_norm = 0;
   int64_t micro_batch = 1, microbatches = 1, sequence = 1;
+  // Axes the batch is sharded over, outermost first; this rank's place among all their ranks.
+  std::vector<std::string> batch_axes;
+  int64_t batch_ranks = 1, batch_index = 0;
 };
 
 // Called around every phase with the Program as it stands.
@@ -58,9 +61,14 @@ using PhaseObserver =
 inline constexpr const char* kInputSample = "sample";
 inline constexpr const char* kInputStep = "step";
 inline constexpr const char* kInputCount = "count";
+inline constexpr const char* kInputStop = "stop";  // 1: this rank was asked to stop
 inline constexpr const char* kInputCachePosition = "cache_position";
 inline constexpr const char* kInputLast = "last";
 inline constexpr const char* kMetricLoss = "metric.loss";
+// Over all ranks, where the batch is sharded: the loss, and the weight of the step.
+inline constexpr const char* kTotalLoss = "loss.total";
+inline constexpr const char* kTotalCount = "count.total";
+inline constexpr const char* kTotalStop = "stop.total";
 inline constexpr const char* kGradNorm = "grad_norm";
 inline constexpr const char* kLogits = "logits";
 

@@ -12,12 +12,26 @@ struct HostServices {
   static const Lent& Of(const capstan_host* host) { return *reinterpret_cast<const Lent*>(host); }
 
   static int64_t Rank(const capstan_host* h) { return Of(h).ranks.rank; }
-  static int64_t WorldSize(const capstan_host* h) { return Of(h).ranks.world_size; }
-  static int64_t AxisSize(const capstan_host*, const char*) { return 1; }
-  static int64_t AxisIndex(const capstan_host*, const char*) { return 0; }
+  static int64_t WorldSize(const capstan_host* h) { return Of(h).mesh.world(); }
+  static int64_t AxisSize(const capstan_host* h, const char* axis) { return Of(h).mesh.Size(axis); }
+  static int64_t AxisIndex(const capstan_host* h, const char* axis) {
+    return Of(h).mesh.Index(axis, Of(h).ranks.rank);
+  }
   static int64_t LocalRank(const capstan_host* h) { return Of(h).ranks.local_rank; }
   static int64_t LocalRanks(const capstan_host* h) { return Of(h).ranks.local_ranks; }
   static uint64_t Seed(const capstan_host* h) { return Of(h).seed; }
+
+  static capstan_status* Put(const capstan_host* h, const char* key, const void* value,
+                             size_t size) {
+    return BootstrapPut(Of(h).bootstrap, key, value, size);
+  }
+  static capstan_status* GetValue(const capstan_host* h, const char* key, const void** value,
+                                  size_t* size) {
+    return BootstrapGet(Of(h).bootstrap, key, value, size);
+  }
+  static const char* Job(const capstan_host* h) {
+    return Of(h).bootstrap == nullptr ? "" : Of(h).bootstrap->job().c_str();
+  }
 
   static void Log(const capstan_host* h, int32_t level, const char* component,
                   const char* message) {
@@ -33,6 +47,9 @@ struct HostServices {
     static constexpr capstan_run_service kRun = {sizeof(capstan_run_service), Seed};
     static constexpr capstan_log_service kLog = {sizeof(capstan_log_service), Log};
     const std::string_view name = id == nullptr ? "" : id;
+    static constexpr capstan_bootstrap_service kBootstrap = {sizeof(capstan_bootstrap_service), Put,
+                                                             GetValue, Job};
+    if (name == CAPSTAN_BOOTSTRAP_SERVICE && Of(host).bootstrap != nullptr) return &kBootstrap;
     if (name == CAPSTAN_MESH_SERVICE) return &kMesh;
     if (name == CAPSTAN_RUN_SERVICE) return &kRun;
     if (name == CAPSTAN_LOG_SERVICE) return &kLog;

@@ -9,14 +9,19 @@
 #include "absl/status/statusor.h"
 #include "plugin_api/plugin.h"
 #include "runtime/config.h"
+#include "runtime/launch/bootstrap.h"
 #include "runtime/loader.h"
+#include "runtime/mesh.h"
 
 namespace capstan {
 
-// Where this process stands among the ranks.
+// Where this process stands among the ranks. world_size 0: no ranks run, the mesh says how many
+// there would be (plan, dump).
 struct RankInfo {
   int64_t rank = 0, world_size = 1;
   int64_t local_rank = 0, local_ranks = 1;
+  // The config's model on this one rank, whatever its mesh says (generate).
+  bool alone = false;
 };
 
 class HostEnvironment {
@@ -30,11 +35,15 @@ class HostEnvironment {
   const capstan_host* c_host() const { return &lent_.base; }
 
   // Facts the services answer with; set before components are created.
-  void SetRun(uint64_t seed, const RankInfo& ranks) {
+  void SetRanks(const RankInfo& ranks) { lent_.ranks = ranks; }
+  void SetRun(uint64_t seed, Mesh mesh) {
     lent_.seed = seed;
-    lent_.ranks = ranks;
+    lent_.mesh = std::move(mesh);
   }
+  // How the ranks of the job meet; nullptr: there are none to meet. Must outlive its use by plugins.
+  void SetBootstrap(Bootstrap* bootstrap) { lent_.bootstrap = bootstrap; }
   const RankInfo& ranks() const { return lent_.ranks; }
+  const Mesh& mesh() const { return lent_.mesh; }
 
  private:
   // capstan_host first, so that services find their state from the pointer plugins pass back.
@@ -43,6 +52,8 @@ class HostEnvironment {
     const capstan_host* outer = nullptr;  // the registry's, for the log
     uint64_t seed = 0;
     RankInfo ranks;
+    Mesh mesh;
+    Bootstrap* bootstrap = nullptr;
   };
   friend struct HostServices;
   HostEnvironment() = default;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_join.h"
 #include "runtime/run/learning_rate.h"
 #include "runtime/status.h"
 
@@ -41,19 +42,14 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const std::string& config
   session->host_ = host;
   CAPSTAN_ASSIGN_OR_RETURN(session->config_, LoadConfig(config_path, overrides, host->finder()));
   const RunConfig& run = session->config_.run;
-  host->SetRun(run.seed, host->ranks());
-  int64_t world = 1;
-  for (const MeshAxis& axis : run.mesh) {
-    if (__builtin_mul_overflow(world, std::max<int64_t>(1, axis.size), &world)) {
-      return UsageError(
-          "[mesh] asks for more than 2^63 ranks; set every axis to 1 or start as many "
-          "ranks");
-    }
+  const std::vector<MeshAxis> axes = host->ranks().alone ? std::vector<MeshAxis>() : run.mesh;
+  CAPSTAN_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Layout(axes, host->ranks().world_size));
+  if (host->ranks().rank >= mesh.world()) {
+    return UsageError("rank ", host->ranks().rank, " does not exist: the mesh has ", mesh.world(),
+                      " ranks, numbered from 0");
   }
-  if (world != host->ranks().world_size) {
-    return UsageError("the mesh has ", world, " ranks, this run has ", host->ranks().world_size,
-                      "; set every [mesh] axis to 1 or start as many ranks");
-  }
+  session->ingredients_.mesh = mesh.View(host->ranks().rank);
+  host->SetRun(run.seed, std::move(mesh));
   CAPSTAN_RETURN_IF_ERROR(session->RegisterOps());
   CAPSTAN_RETURN_IF_ERROR(session->MakeModel());
   CAPSTAN_ASSIGN_OR_RETURN(session->objective_,
@@ -75,7 +71,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const std::string& config
   in.clip_norm = run.clip_norm;
   in.micro_batch = run.micro_batch;
   in.sequence = run.sequence_length;
-  in.microbatches = run.global_batch / run.micro_batch;
+  CAPSTAN_RETURN_IF_ERROR(session->DivideBatch());
   const int64_t longest = session->model_info_.max_sequence;
   if (longest > 0 && run.sequence_length > longest) {
     return UsageError("data.sequence_length = ", run.sequence_length, " is longer than the ",
@@ -83,6 +79,38 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const std::string& config
                       "'; lower it, or raise model.max_sequence");
   }
   return session;
+}
+
+// The global batch over the ranks along the axes that strategies shard it over.
+absl::Status Session::DivideBatch() {
+  Ingredients& in = ingredients_;
+  const Mesh& mesh = host_->mesh();
+  for (const auto& s : in.strategies) {
+    for (size_t i = 0; s.vtable->axis != nullptr; ++i) {
+      const capstan_axis_use* use = s.vtable->axis(s.self, i);
+      if (use == nullptr) break;
+      const bool known =
+          std::find(in.batch_axes.begin(), in.batch_axes.end(), use->axis) != in.batch_axes.end();
+      if (use->role == CAPSTAN_AXIS_DATA && mesh.Size(use->axis) > 1 && !known) {
+        in.batch_axes.emplace_back(use->axis);
+      }
+    }
+  }
+  for (const std::string& axis : in.batch_axes) {
+    in.batch_index = in.batch_index * mesh.Size(axis) + mesh.Index(axis, host_->ranks().rank);
+    in.batch_ranks *= mesh.Size(axis);
+  }
+  const RunConfig& run = config_.run;
+  const int64_t at_once = run.micro_batch * in.batch_ranks;
+  if (run.global_batch % at_once != 0) {
+    return UsageError("batch.global is ", run.global_batch, ", but ", in.batch_ranks,
+                      " ranks along ", absl::StrJoin(in.batch_axes, ", "),
+                      " take batch.micro = ", run.micro_batch,
+                      " each, so it must be a multiple of ", at_once, "; for example ",
+                      (run.global_batch / at_once + 1) * at_once);
+  }
+  in.microbatches = run.global_batch / at_once;
+  return absl::OkStatus();
 }
 
 // The standard catalogue, then the ops of every plugin the config has loaded.
@@ -156,6 +184,32 @@ absl::StatusOr<Device*> Session::device() {
     ingredients_.fusions = device_->Fusions();
   }
   return device_.get();
+}
+
+absl::StatusOr<Communicator*> Session::communicator() {
+  const Mesh& mesh = host_->mesh();
+  if (communicator_ != nullptr || mesh.world() == 1) return communicator_.get();
+  if (!config_.comm) {
+    return UsageError("the mesh has ", mesh.world(),
+                      " ranks, but the run has no communication backend; name one, for example "
+                      "[comm] plugin = \"shm\"");
+  }
+  const ComponentConfig& c = *config_.comm;
+  absl::StatusOr<std::unique_ptr<Communicator>> made =
+      Communicator::Create(VtableOf<capstan_comm_v1>(c), c_host(), &c.options.c(), &mesh,
+                           host_->ranks().rank, config_.run.comm_timeout_s);
+  if (!made.ok()) return Annotate(made.status(), Where(c));
+  communicator_ = *std::move(made);
+  const std::lock_guard lock(aborting_);
+  to_abort_ = communicator_.get();
+  if (!abort_reason_.empty()) communicator_->Abort(abort_reason_);
+  return communicator_.get();
+}
+
+void Session::AbortCommunication(const std::string& reason) {
+  const std::lock_guard lock(aborting_);
+  abort_reason_ = reason;
+  if (to_abort_ != nullptr) to_abort_->Abort(reason);
 }
 
 absl::StatusOr<const Store*> Session::store() {

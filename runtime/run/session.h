@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "plugin_api/tracker.h"
 #include "runtime/config.h"
+#include "runtime/exec/communicator.h"
 #include "runtime/exec/device.h"
 #include "runtime/exec/executor.h"
 #include "runtime/run/batch.h"
@@ -39,6 +41,11 @@ class Session {
   const capstan_host* c_host() const;
 
   absl::StatusOr<Device*> device();  // made at the first call
+  // Of the backend [comm] names, made at the first call; nullptr in a run of one rank. All ranks call
+  // it together.
+  absl::StatusOr<Communicator*> communicator();
+  // Wakes this rank wherever it waits for others. [any thread]
+  void AbortCommunication(const std::string& reason);
   absl::StatusOr<const Store*> store();
   absl::StatusOr<Dataset> OpenData(int split) const;
   absl::StatusOr<std::vector<Tracker>> OpenTrackers(const std::string& directory,
@@ -56,6 +63,7 @@ class Session {
   absl::Status MakeModel();
   absl::Status MakeStrategies();
   absl::Status MakeOptimizers();
+  absl::Status DivideBatch();
   absl::Status RegisterOps();
 
   HostEnvironment* host_ = nullptr;
@@ -70,6 +78,10 @@ class Session {
   std::vector<Owned<capstan_strategy_v1>> strategies_;
   std::vector<Owned<capstan_optimizer_v1>> optimizers_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<Communicator> communicator_;
+  std::mutex aborting_;  // guards the two below
+  Communicator* to_abort_ = nullptr;
+  std::string abort_reason_;
 };
 
 }  // namespace capstan

@@ -11,7 +11,7 @@ std::string TraceJson(const Program& program, const std::vector<LaunchTime>& tim
   for (const LaunchTime& t : times) {
     const Op& op = program.op(t.op);
     nlohmann::ordered_json event;
-    event["name"] = op.kind();
+    event["name"] = t.wait ? StrCat("wait for ", op.kind()) : op.kind();
     event["cat"] = program.segments()[op.segment].name;
     event["ph"] = "X";
     event["ts"] = 1e-3 * static_cast<double>(t.begin_ns - origin);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "runtime/exec/comm_check.h"
 #include "runtime/run/files.h"
 #include "runtime/run/progress.h"
 #include "runtime/run/run_lock.h"
@@ -69,24 +70,29 @@ class StopRequests {
 
 class Trainer {
  public:
-  Trainer(Session& session, const TrainOptions& options)
-      : session_(session), run_(session.config().run), options_(options) {}
+  Trainer(Session& session, const TrainOptions& options, const Ranks& ranks)
+      : session_(session), run_(session.config().run), options_(options), ranks_(ranks) {}
 
   absl::StatusOr<TrainResult> Run() {
     StopRequests stop;  // from the first moment, so that a request never finds the run half made
     CAPSTAN_RETURN_IF_ERROR(OpenDirectory());
-    CAPSTAN_RETURN_IF_ERROR(Prepare());
-    CAPSTAN_RETURN_IF_ERROR(Restore());
-    CAPSTAN_ASSIGN_OR_RETURN(trackers_, session_.OpenTrackers(run_.dir, resumed_ ? step_ : -1));
+    CAPSTAN_RETURN_IF_ERROR(ranks_.Agree("prepared", Prepare()));
+    CAPSTAN_RETURN_IF_ERROR(CheckCommunicationOf(*train_, "communication of a step"));
+    if (validation_) {
+      CAPSTAN_RETURN_IF_ERROR(CheckCommunicationOf(*eval_, "communication of validation"));
+    }
+    CAPSTAN_RETURN_IF_ERROR(ranks_.Agree("restored", Restore()));
+    CAPSTAN_RETURN_IF_ERROR(ranks_.Agree("trackers", OpenTrackers()));
     Progress progress(options_.terminal, options_.print_every > 0
                                              ? options_.print_every
                                              : std::max<int64_t>(1, steps_ / 50));
-    progress_ = &progress;
+    progress_ = ranks_.lead() ? &progress : nullptr;
     Announce();
     const double start = Now();
     const int64_t first = step_;
-    while (step_ < steps_ && !stop.any()) {
-      CAPSTAN_RETURN_IF_ERROR(Step(start, first));
+    bool asked = stop.any() && ranks_.size() == 1;  // several ranks stop together, after a step
+    while (step_ < steps_ && !asked) {
+      CAPSTAN_ASSIGN_OR_RETURN(asked, Step(start, first, stop.any()));
       CAPSTAN_RETURN_IF_ERROR(MaybeValidate());
       if (run_.checkpoint_every > 0 && step_ % run_.checkpoint_every == 0 && step_ < steps_) {
         CAPSTAN_RETURN_IF_ERROR(Save());
@@ -102,17 +108,28 @@ class Trainer {
  private:
   std::string CheckpointDirectory() const { return run_.dir + "/checkpoints"; }
 
+  // The lead keeps the directory to this run and says what is in it.
   absl::Status OpenDirectory() {
-    CAPSTAN_RETURN_IF_ERROR(MakeDirectories(CheckpointDirectory()));
-    CAPSTAN_ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(run_.dir));
-    lock_.emplace(std::move(lock));
     CAPSTAN_ASSIGN_OR_RETURN(store_, session_.store());
-    CAPSTAN_RETURN_IF_ERROR(FromC((*store_)->clean(store_->self(), CheckpointDirectory().c_str())));
-    CAPSTAN_ASSIGN_OR_RETURN(checkpoint_, NewestCheckpoint(*store_, CheckpointDirectory()));
+    CAPSTAN_ASSIGN_OR_RETURN(
+        checkpoint_, ranks_.FromLead("checkpoint", [&]() -> absl::StatusOr<std::string> {
+          CAPSTAN_RETURN_IF_ERROR(MakeDirectories(CheckpointDirectory()));
+          CAPSTAN_ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(run_.dir));
+          lock_.emplace(std::move(lock));
+          CAPSTAN_RETURN_IF_ERROR(
+              FromC((*store_)->clean(store_->self(), CheckpointDirectory().c_str())));
+          return NewestCheckpoint(*store_, CheckpointDirectory());
+        }));
     if (options_.fresh && !checkpoint_.empty()) {
       return UsageError("--fresh: ", run_.dir, " already holds a run (", checkpoint_,
                         "); move it away first, for example: mv ", run_.dir, " ", run_.dir, ".old");
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenTrackers() {
+    if (!ranks_.lead()) return absl::OkStatus();
+    CAPSTAN_ASSIGN_OR_RETURN(trackers_, session_.OpenTrackers(run_.dir, resumed_ ? step_ : -1));
     return absl::OkStatus();
   }
 
@@ -133,17 +150,22 @@ class Trainer {
     const bool from_scratch = checkpoint_.empty() && run_.weights.empty();
     CAPSTAN_ASSIGN_OR_RETURN(init_, ComposeInit(*train_, from_scratch));
     CAPSTAN_RETURN_IF_ERROR(plan_.Add(*init_, device, run_.seed));
-    CAPSTAN_ASSIGN_OR_RETURN(storage_, Storage::Allocate(device, &plan_));
+    CAPSTAN_ASSIGN_OR_RETURN(Communicator * communicator, session_.communicator());
+    CAPSTAN_ASSIGN_OR_RETURN(storage_, Storage::Allocate(device, &plan_, communicator));
     CAPSTAN_RETURN_IF_ERROR(storage_->CheckLedger());
     CAPSTAN_ASSIGN_OR_RETURN(step_executor_, Executor::Compile(train_.get(), storage_.get()));
-    CAPSTAN_ASSIGN_OR_RETURN(BatchLoader loader, BatchLoader::Create(&data_, &session_.objective(),
-                                                                     train_.get(), storage_.get()));
+    step_executor_->Report(ranks_.status());
+    const Ingredients& in = session_.ingredients();
+    CAPSTAN_ASSIGN_OR_RETURN(BatchLoader loader,
+                             BatchLoader::Create(&data_, &session_.objective(), train_.get(),
+                                                 storage_.get(), in.batch_ranks, in.batch_index));
     train_loader_.emplace(std::move(loader));
     if (validation_) {
       CAPSTAN_ASSIGN_OR_RETURN(eval_executor_, Executor::Compile(eval_.get(), storage_.get()));
-      CAPSTAN_ASSIGN_OR_RETURN(
-          BatchLoader v,
-          BatchLoader::Create(&validation_, &session_.objective(), eval_.get(), storage_.get()));
+      eval_executor_->Report(ranks_.status());
+      CAPSTAN_ASSIGN_OR_RETURN(BatchLoader v,
+                               BatchLoader::Create(&validation_, &session_.objective(), eval_.get(),
+                                                   storage_.get(), in.batch_ranks, in.batch_index));
       eval_loader_.emplace(std::move(v));
     }
     CAPSTAN_ASSIGN_OR_RETURN(flops_per_step_, ModelFlops(*eval_, run_.global_batch));
@@ -176,7 +198,16 @@ class Trainer {
                                   " are not used, the first is '", unused[0], "'"));
       }
     }
+    if (!ranks_.lead()) return absl::OkStatus();
     return WriteFileAtomically(run_.dir + "/config.toml", session_.config().resolved_toml);
+  }
+
+  // Every rank tells what it will communicate; the same verdict on all.
+  absl::Status CheckCommunicationOf(const Program& program, std::string_view name) {
+    if (ranks_.size() == 1) return absl::OkStatus();
+    CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> scripts,
+                             ranks_.Exchange(name, CommScript(program, plan_)));
+    return CheckCommunication(session_.host().mesh(), scripts);
   }
 
   // Two models may hold the same tensors and compute differently (heads, eps, rope_theta).
@@ -201,22 +232,39 @@ class Trainer {
   }
 
   void Announce() {
+    if (!ranks_.lead()) return;
     int64_t parameters = 0;
     for (TensorId t = 0; t < train_->tensor_limit(); ++t) {
-      if (train_->TensorAlive(t) && train_->tensor(t).kind == CAPSTAN_PARAMETER)
-        parameters += train_->tensor(t).elements();
+      if (!train_->TensorAlive(t) || train_->tensor(t).view_of != kNone) continue;
+      if (train_->tensor(t).kind == CAPSTAN_PARAMETER)
+        parameters += ElementCount(train_->tensor(t).global_shape);
     }
     progress_->Line(absl::StrFormat(
-        "%s: %s, %.2fM parameters, %d steps of %d x %d tokens, %.1f MB, device %s", run_.name,
+        "%s: %s, %.2fM parameters, %d steps of %d x %d tokens, %s%.1f MB%s, device %s", run_.name,
         session_.ingredients().model.id, 1e-6 * parameters, steps_, run_.global_batch,
-        run_.sequence_length, 1e-6 * plan_.total_bytes(), storage_->device()->description()));
+        run_.sequence_length,
+        ranks_.size() > 1 ? StrCat("mesh ", session_.host().mesh().ToString(), ", ") : "",
+        1e-6 * plan_.total_bytes(), ranks_.size() > 1 ? " a rank" : "",
+        storage_->device()->description()));
     if (resumed_) progress_->Line(StrCat("resumed from ", checkpoint_, " at step ", step_));
     for (const std::string& notice : notices_) progress_->Line(notice);
   }
 
-  absl::Status Step(double start, int64_t first) {
+  // Over all ranks, where the Program sums them; else this rank's.
+  absl::StatusOr<double> Loss(const Program& program) const {
+    const bool total = program.FindTensor(kTotalLoss) != kNone;
+    return GetScalar(program, *storage_, total ? kTotalLoss : kMetricLoss);
+  }
+  absl::StatusOr<double> Weight(const Program& program, double own) const {
+    if (program.FindTensor(kTotalCount) == kNone) return own;
+    return GetScalar(program, *storage_, kTotalCount);
+  }
+
+  // One step; whether the run should stop after it, which all ranks agree on.
+  absl::StatusOr<bool> Step(double start, int64_t first, bool stop) {
     const double begin = Now();
-    CAPSTAN_ASSIGN_OR_RETURN(const double weight, train_loader_->Load(samples_));
+    CAPSTAN_ASSIGN_OR_RETURN(const double own_weight, train_loader_->Load(samples_));
+    CAPSTAN_RETURN_IF_ERROR(SetScalar(*train_, *storage_, kInputStop, stop ? 1.0 : 0.0));
     const auto& groups = session_.ingredients().optimizers;
     for (size_t g = 0; g < groups.size(); ++g) {
       const double rate = session_.Rate(g, step_, steps_);
@@ -228,8 +276,13 @@ class Trainer {
     } else {
       CAPSTAN_RETURN_IF_ERROR(step_executor_->Run(step_));
     }
-    CAPSTAN_ASSIGN_OR_RETURN(const double loss, GetScalar(*train_, *storage_, kMetricLoss));
+    CAPSTAN_ASSIGN_OR_RETURN(const double loss, Loss(*train_));
     CAPSTAN_ASSIGN_OR_RETURN(const double norm, GetScalar(*train_, *storage_, kGradNorm));
+    CAPSTAN_ASSIGN_OR_RETURN(const double weight, Weight(*train_, own_weight));
+    if (train_->FindTensor(kTotalStop) != kNone) {
+      CAPSTAN_ASSIGN_OR_RETURN(const double asked, GetScalar(*train_, *storage_, kTotalStop));
+      stop = asked > 0;
+    }
     if (!std::isfinite(loss) || !std::isfinite(norm)) {
       return DataError("step ", step_ + 1, ": loss is ", loss, " and the gradient norm ", norm,
                        " (samples ", samples_, " to ", samples_ + run_.global_batch - 1,
@@ -253,8 +306,9 @@ class Trainer {
     report.mfu = peak_flops_ > 0 ? flops_per_step_ / seconds / peak_flops_ : 0;
     report.eta_s =
         (Now() - start) / static_cast<double>(step_ - first) * static_cast<double>(steps_ - step_);
-    progress_->Step(report);
-    return Track(report, weight);
+    if (progress_ != nullptr) progress_->Step(report);
+    CAPSTAN_RETURN_IF_ERROR(Track(report, weight));
+    return stop;
   }
 
   absl::Status Track(const StepReport& r, double weight) {
@@ -275,8 +329,10 @@ class Trainer {
     std::vector<LaunchTime> times;
     CAPSTAN_RETURN_IF_ERROR(step_executor_->RunTimed(step_, times));
     CAPSTAN_RETURN_IF_ERROR(MakeDirectories(run_.dir + "/trace"));
-    const std::string path = absl::StrFormat("%s/trace/step-%08d.json", run_.dir, step_ + 1);
-    progress_->Line(StrCat("trace: ", path));
+    const std::string rank = ranks_.size() == 1 ? "" : StrCat("-rank-", ranks_.rank());
+    const std::string path =
+        absl::StrFormat("%s/trace/step-%08d%s.json", run_.dir, step_ + 1, rank);
+    if (progress_ != nullptr) progress_->Line(StrCat("trace: ", path));
     return WriteFileAtomically(path, TraceJson(*train_, times));
   }
 
@@ -284,16 +340,19 @@ class Trainer {
     if (!validation_ || (step_ % run_.validation_every != 0 && step_ != steps_))
       return absl::OkStatus();
     double sum = 0, total = 0;
+    const int64_t at_once = run_.micro_batch * session_.ingredients().batch_ranks;
     const int64_t loads =
-        std::max<int64_t>(1, run_.validation_batches * run_.global_batch / run_.micro_batch);
+        std::max<int64_t>(1, run_.validation_batches * run_.global_batch / at_once);
     for (int64_t i = 0; i < loads; ++i) {
-      CAPSTAN_ASSIGN_OR_RETURN(const double weight, eval_loader_->Load(i * run_.micro_batch));
+      CAPSTAN_ASSIGN_OR_RETURN(const double own_weight, eval_loader_->Load(i * at_once));
       CAPSTAN_RETURN_IF_ERROR(eval_executor_->Run(step_));
-      CAPSTAN_ASSIGN_OR_RETURN(const double loss, GetScalar(*eval_, *storage_, kMetricLoss));
+      CAPSTAN_ASSIGN_OR_RETURN(const double loss, Loss(*eval_));
+      CAPSTAN_ASSIGN_OR_RETURN(const double weight, Weight(*eval_, own_weight));
       sum += loss * weight;
       total += weight;
     }
     const double loss = sum / total;
+    if (progress_ == nullptr) return absl::OkStatus();
     progress_->Line(absl::StrFormat("step %d  validation loss %.4f  (perplexity %.2f)", step_, loss,
                                     std::exp(loss)));
     const capstan_metric metric{sizeof(capstan_metric), "loss", loss, 0, 0};
@@ -313,17 +372,18 @@ class Trainer {
     info.seed = run_.seed;
     info.config_toml = session_.config().resolved_toml;
     info.model_config_json = model_config_;
-    CAPSTAN_RETURN_IF_ERROR(SaveCheckpoint(*store_, CheckpointDirectory(), *train_, *storage_, info,
-                                           run_.checkpoint_keep));
+    CAPSTAN_RETURN_IF_ERROR(SaveCheckpoint(*store_, ranks_, CheckpointDirectory(), *train_,
+                                           *storage_, info, run_.checkpoint_keep));
     saved_step_ = step_;
     checkpoint_ = CheckpointPath(CheckpointDirectory(), step_);
-    progress_->Line(StrCat("checkpoint: ", checkpoint_));
+    if (progress_ != nullptr) progress_->Line(StrCat("checkpoint: ", checkpoint_));
     return flushed;
   }
 
   Session& session_;
   const RunConfig& run_;
   const TrainOptions& options_;
+  const Ranks& ranks_;
   std::optional<RunLock> lock_;
   const Store* store_ = nullptr;
   std::string checkpoint_;
@@ -346,8 +406,9 @@ class Trainer {
 
 }  // namespace
 
-absl::StatusOr<TrainResult> Train(Session& session, const TrainOptions& options) {
-  return Trainer(session, options).Run();
+absl::StatusOr<TrainResult> Train(Session& session, const TrainOptions& options,
+                                  const Ranks& ranks) {
+  return Trainer(session, options, ranks).Run();
 }
 
 }  // namespace capstan

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "runtime/run/ranks.h"
 #include "runtime/run/session.h"
 
 namespace capstan {
@@ -27,6 +28,8 @@ struct TrainResult {
 
 // Trains the session's config to its end, resuming from the newest complete checkpoint of its run
 // directory. SIGTERM, SIGINT and SIGUSR1 end the run after the current step with a checkpoint.
-absl::StatusOr<TrainResult> Train(Session& session, const TrainOptions& options);
+// Every rank calls it; the lead alone prints, tracks and keeps the directory.
+absl::StatusOr<TrainResult> Train(Session& session, const TrainOptions& options,
+                                  const Ranks& ranks = Ranks());
 
 }  // namespace capstan

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "runtime/run/convert.h"
+#include "runtime/run/shares.h"
 #include "runtime/status.h"
 #include "sdk/program.h"
 
@@ -17,14 +18,6 @@ constexpr const char* kOptimizerGroup = "optimizer";
 constexpr const char* kManifest = "capstan.json";
 constexpr const char* kCheckpointPrefix = "step-";
 constexpr int64_t kMostSamples = int64_t{1} << 62;  // room for the samples still to come
-
-// Where a tensor lies in the store: a hyper-rectangle of a named stored tensor.
-struct StoredSlice {
-  std::string name, group;
-  Dims shape;  // of the whole stored tensor
-  Dims start, extent;
-  bool transposed = false;
-};
 
 bool Saved(const Tensor& t) {
   if (t.view_of != kNone) return false;
@@ -60,25 +53,6 @@ std::vector<TensorId> SavedTensors(const Program& program, bool parameters_only)
     list.push_back(t);
   }
   return list;
-}
-
-// The stored tensors that cover `list`, each once.
-absl::StatusOr<std::vector<std::pair<StoredSlice, DType>>> Declare(
-    const Program& program, const std::vector<TensorId>& list) {
-  std::map<std::pair<std::string, std::string>, std::pair<StoredSlice, DType>> all;
-  for (TensorId id : list) {
-    const Tensor& t = program.tensor(id);
-    StoredSlice s = SliceOf(t);
-    auto [it, fresh] = all.try_emplace({s.group, s.name}, s, t.dtype());
-    if (!fresh && (it->second.first.shape != s.shape || !SameDType(it->second.second, t.dtype()))) {
-      return BugError("parameter '", t.name, "' says stored tensor '", s.name, "' has shape ",
-                      ShapeString(s.shape), ", another parameter says ",
-                      ShapeString(it->second.first.shape));
-    }
-  }
-  std::vector<std::pair<StoredSlice, DType>> declared;
-  for (auto& [key, value] : all) declared.push_back(std::move(value));
-  return declared;
 }
 
 capstan_store_slice CSlice(const StoredSlice& s, void* data) {
@@ -124,11 +98,17 @@ struct Staging {
   std::vector<char> host, turned, converted;
 };
 
+// Writes this rank's share of a tensor: ranks that hold the same slice take its pieces in turns.
 absl::Status PutTensor(const Store& store, void* writer, const Program& program, Storage& storage,
-                       TensorId id, Staging& staging) {
+                       TensorId id, const Shares::Share& share, Staging& staging) {
   const Tensor& t = program.tensor(id);
   const int64_t size = DTypeBytes(t.dtype());
-  for (const Piece& piece : PiecesOf(t)) {
+  const std::vector<Piece> pieces = PiecesOf(t);
+  const auto turn = static_cast<uint64_t>(sdk::rng_key(pieces[0].stored.name)) >> 32;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (static_cast<int64_t>((turn + i) % static_cast<uint64_t>(share.count)) != share.index)
+      continue;
+    const Piece& piece = pieces[i];
     staging.host.resize(piece.elements * size);
     CAPSTAN_RETURN_IF_ERROR(storage.device()->Copy(
         staging.host.data(), storage.Data(program, id) + piece.offset * size, staging.host.size()));
@@ -148,35 +128,92 @@ struct NamedText {
   std::string name, text;
 };
 
-absl::Status WriteBundle(const Store& store, const std::string& path, const Program& program,
-                         Storage& storage, bool parameters_only,
+// A bundle that all ranks write, each its share; the lead alone begins it and makes it visible.
+class BundleJob {
+ public:
+  BundleJob(const Store& store, const Ranks& ranks, std::string path)
+      : store_(store), ranks_(ranks), path_(std::move(path)) {}
+  ~BundleJob() {
+    if (writer_ != nullptr) store_->abort(store_.self(), writer_);
+  }
+  BundleJob(const BundleJob&) = delete;
+  BundleJob& operator=(const BundleJob&) = delete;
+
+  absl::Status Begin(const Shares& shares) {
+    std::vector<capstan_store_tensor> tensors;
+    for (const StoredTensor& t : shares.tensors) {
+      tensors.push_back({sizeof(capstan_store_tensor), t.name.c_str(), t.group.c_str(), t.dtype,
+                         static_cast<int32_t>(t.shape.size()), t.shape.data()});
+    }
+    if (ranks_.size() > 1 && store_->join == nullptr) {
+      return UnsupportedError("the checkpoint store writes from one process only, this run has ",
+                              ranks_.size(), " ranks; choose another [checkpoint] plugin");
+    }
+    CAPSTAN_ASSIGN_OR_RETURN(
+        const std::string ticket,
+        ranks_.FromLead("checkpoint begin", [&]() -> absl::StatusOr<std::string> {
+          CAPSTAN_RETURN_IF_ERROR(store_->begin(store_.self(), path_.c_str(), tensors.data(),
+                                                tensors.size(), &writer_));
+          if (ranks_.size() == 1) return std::string();
+          const char* text = nullptr;
+          CAPSTAN_RETURN_IF_ERROR(store_->ticket(store_.self(), writer_, &text));
+          return std::string(text);
+        }));
+    absl::Status joined;
+    if (!ranks_.lead()) {
+      joined = FromC(
+          store_->join(store_.self(), ticket.c_str(), tensors.data(), tensors.size(), &writer_));
+    }
+    return ranks_.Agree("checkpoint join", joined);
+  }
+
+  // All ranks have put their shares, `written` says how this one fared.
+  absl::Status End(absl::Status written, const std::vector<NamedText>& texts) {
+    if (ranks_.lead() && written.ok()) {
+      for (const NamedText& t : texts) {
+        written.Update(FromC(store_->put_text(store_.self(), writer_, t.name.c_str(), t.text.data(),
+                                              t.text.size())));
+      }
+    }
+    if (!ranks_.lead() && written.ok()) written = Commit();
+    CAPSTAN_RETURN_IF_ERROR(ranks_.Agree("checkpoint written", written));
+    return ranks_.Agree("checkpoint commit", ranks_.lead() ? Commit() : absl::OkStatus());
+  }
+
+  void* writer() const { return writer_; }
+
+ private:
+  absl::Status Commit() {
+    void* writer = writer_;
+    writer_ = nullptr;  // consumed, also on failure
+    return FromC(store_->commit(store_.self(), writer));
+  }
+
+  const Store& store_;
+  const Ranks& ranks_;
+  std::string path_;
+  void* writer_ = nullptr;
+};
+
+absl::Status WriteBundle(const Store& store, const Ranks& ranks, const std::string& path,
+                         const Program& program, Storage& storage, bool parameters_only,
                          const std::vector<NamedText>& texts) {
   const std::vector<TensorId> list = SavedTensors(program, parameters_only);
-  CAPSTAN_ASSIGN_OR_RETURN(auto declared, Declare(program, list));
-  std::vector<capstan_store_tensor> tensors;
-  for (const auto& [s, dtype] : declared) {
-    tensors.push_back({sizeof(capstan_store_tensor), s.name.c_str(), s.group.c_str(), dtype,
-                       static_cast<int32_t>(s.shape.size()), s.shape.data()});
-  }
-  void* writer = nullptr;
-  CAPSTAN_RETURN_IF_ERROR(
-      store->begin(store.self(), path.c_str(), tensors.data(), tensors.size(), &writer));
+  std::vector<std::pair<StoredSlice, DType>> mine;
+  for (TensorId id : list)
+    mine.emplace_back(SliceOf(program.tensor(id)), program.tensor(id).dtype());
+  CAPSTAN_ASSIGN_OR_RETURN(const Shares shares, ShareOut(ranks, "checkpoint shares", mine));
+  BundleJob job(store, ranks, path);
+  CAPSTAN_RETURN_IF_ERROR(Annotate(job.Begin(shares), StrCat("writing ", path)));
   auto write = [&]() -> absl::Status {
     Staging staging;
-    for (TensorId id : list) {
-      CAPSTAN_RETURN_IF_ERROR(PutTensor(store, writer, program, storage, id, staging));
-    }
-    for (const NamedText& t : texts) {
-      CAPSTAN_RETURN_IF_ERROR(
-          store->put_text(store.self(), writer, t.name.c_str(), t.text.data(), t.text.size()));
+    for (size_t i = 0; i < list.size(); ++i) {
+      CAPSTAN_RETURN_IF_ERROR(PutTensor(store, job.writer(), program, storage, list[i],
+                                        shares.Of(mine[i].first), staging));
     }
     return absl::OkStatus();
   };
-  if (absl::Status s = write(); !s.ok()) {
-    store->abort(store.self(), writer);
-    return Annotate(s, StrCat("writing ", path));
-  }
-  return Annotate(FromC(store->commit(store.self(), writer)), StrCat("writing ", path));
+  return Annotate(job.End(write(), texts), StrCat("writing ", path));
 }
 
 // An open bundle.
@@ -427,7 +464,7 @@ std::string CheckpointPath(const std::string& directory, int64_t step) {
   return absl::StrFormat("%s/%s%08d", directory, kCheckpointPrefix, step);
 }
 
-absl::Status SaveCheckpoint(const Store& store, const std::string& directory,
+absl::Status SaveCheckpoint(const Store& store, const Ranks& ranks, const std::string& directory,
                             const Program& program, Storage& storage, const CheckpointInfo& info,
                             int64_t keep) {
   nlohmann::ordered_json manifest;
@@ -437,11 +474,11 @@ absl::Status SaveCheckpoint(const Store& store, const std::string& directory,
   manifest["seed"] = info.seed;
   manifest["ops"] = OpVersions(program);
   const std::string path = CheckpointPath(directory, info.step);
-  CAPSTAN_RETURN_IF_ERROR(WriteBundle(store, path, program, storage, false,
+  CAPSTAN_RETURN_IF_ERROR(WriteBundle(store, ranks, path, program, storage, false,
                                       {{"config.json", info.model_config_json},
                                        {"config.toml", info.config_toml},
                                        {kManifest, manifest.dump(1) + "\n"}}));
-  if (keep <= 0) return absl::OkStatus();
+  if (keep <= 0 || !ranks.lead()) return absl::OkStatus();
   CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> names, CheckpointNames(store, directory));
   for (size_t i = 0; i + keep < names.size(); ++i) {
     CAPSTAN_RETURN_IF_ERROR(store->remove(store.self(), StrCat(directory, "/", names[i]).c_str()));
@@ -487,7 +524,8 @@ absl::StatusOr<std::string> ReadBundleText(const Store& store, const std::string
 
 absl::Status ExportWeights(const Store& store, const std::string& folder, const Program& program,
                            Storage& storage, const std::string& model_config_json) {
-  return WriteBundle(store, folder, program, storage, true, {{"config.json", model_config_json}});
+  return WriteBundle(store, Ranks(), folder, program, storage, true,
+                     {{"config.json", model_config_json}});
 }
 
 }  // namespace capstan

@@ -11,6 +11,7 @@
 #include "runtime/exec/executor.h"
 #include "runtime/program/program.h"
 #include "runtime/run/owned.h"
+#include "runtime/run/ranks.h"
 
 namespace capstan {
 
@@ -39,8 +40,9 @@ struct CheckpointInfo {
 std::string CheckpointPath(const std::string& directory, int64_t step);
 
 // Writes the bundle CheckpointPath names, whole or not at all, then removes all but the `keep`
-// newest (0: keeps all). Refused where it is there already.
-absl::Status SaveCheckpoint(const Store& store, const std::string& directory,
+// newest (0: keeps all). Refused where it is there already. All ranks call it; each writes its own
+// slices, none gathers.
+absl::Status SaveCheckpoint(const Store& store, const Ranks& ranks, const std::string& directory,
                             const Program& program, Storage& storage, const CheckpointInfo& info,
                             int64_t keep);
 

@@ -50,7 +50,7 @@ std::set<std::string> CatalogueOps() {
 
 std::set<std::string> RegisteredOps() {
   std::set<std::string> ops;
-  for (const OpDef* def : World::Registry()->All()) ops.insert(def->kind);
+  for (const OpDef* def : PaperWorld::Registry()->All()) ops.insert(def->kind);
   return ops;
 }
 
@@ -101,14 +101,14 @@ TEST(Catalogue, NamesTheRegisteredOps) {
 }
 
 TEST(Catalogue, EveryOpHasACostAndADescription) {
-  for (const OpDef* def : World::Registry()->All()) {
+  for (const OpDef* def : PaperWorld::Registry()->All()) {
     EXPECT_TRUE(def->cost) << def->kind;
     EXPECT_FALSE(def->doc.empty()) << def->kind;
   }
 }
 
 TEST(Catalogue, EveryOpIsDifferentiableUnlessListed) {
-  for (const OpDef* def : World::Registry()->All()) {
+  for (const OpDef* def : PaperWorld::Registry()->All()) {
     EXPECT_EQ(!def->vjp, NotDifferentiable().contains(def->kind)) << def->kind;
   }
 }
@@ -118,7 +118,7 @@ TEST(Catalogue, NamesEveryAttribute) {
   const std::regex attribute(
       R"(([a-z0-9_]+)!? (?:int|float|string|ints|dtype|placement|[a-z|]+\|[a-z]+)(?:,|$))");
   int seen = 0;
-  for (const OpDef* def : World::Registry()->All()) {
+  for (const OpDef* def : PaperWorld::Registry()->All()) {
     const size_t at = def->doc.find("; ");  // "kind: signature; attributes"
     if (at == std::string::npos) continue;
     const std::string attributes = def->doc.substr(at + 2);
@@ -134,7 +134,7 @@ TEST(Catalogue, NamesEveryAttribute) {
 
 TEST(Catalogue, ElementwiseOpsMayShareTheStorageOfInput0) {
   std::set<std::string> shared;
-  for (const OpDef* def : World::Registry()->All()) {
+  for (const OpDef* def : PaperWorld::Registry()->All()) {
     if (def->is(CAPSTAN_OP_ELEMENTWISE)) shared.insert(def->kind);
   }
   EXPECT_THAT(shared, testing::UnorderedElementsAre(
@@ -144,7 +144,7 @@ TEST(Catalogue, ElementwiseOpsMayShareTheStorageOfInput0) {
 }
 
 TEST(Catalogue, CollectivesAreFlagged) {
-  for (const OpDef* def : World::Registry()->All()) {
+  for (const OpDef* def : PaperWorld::Registry()->All()) {
     EXPECT_EQ(def->is(CAPSTAN_OP_COLLECTIVE), IsCollective(def->kind)) << def->kind;
   }
   EXPECT_TRUE(IsPointToPoint("send"));
@@ -153,7 +153,7 @@ TEST(Catalogue, CollectivesAreFlagged) {
 }
 
 TEST(Catalogue, WhatWritesBesidesItsNewOutputsIsNotPure) {
-  for (const OpDef* def : World::Registry()->All()) {
+  for (const OpDef* def : PaperWorld::Registry()->All()) {
     for (int effect : def->output_effects) {
       if (effect == CAPSTAN_WRITE) continue;
       EXPECT_FALSE(def->is(CAPSTAN_OP_PURE)) << def->kind;
@@ -162,7 +162,7 @@ TEST(Catalogue, WhatWritesBesidesItsNewOutputsIsNotPure) {
 }
 
 TEST(Attributes, UnknownNamesAreRefusedWithTheKnownOnes) {
-  World w;
+  PaperWorld w;
   const TensorId x = w.Input("x", {2, 4}), g = w.Parameter("g", {4});
   EXPECT_EQ(w.Refusal("rms_norm", {x, g}, {{"epsilon", 1e-5}}),
             "rms_norm(@x, @g): unknown attribute 'epsilon'; known: eps");
@@ -171,7 +171,7 @@ TEST(Attributes, UnknownNamesAreRefusedWithTheKnownOnes) {
 }
 
 TEST(Attributes, MissingAndWronglyTypedOnesAreRefused) {
-  World w;
+  PaperWorld w;
   const TensorId x = w.Input("x", {2, 4});
   EXPECT_EQ(w.Refusal("scale", {x}), "scale(@x): attribute 'factor' is required");
   EXPECT_EQ(w.Refusal("scale", {x}, {{"factor", std::string("two")}}),
@@ -185,7 +185,7 @@ TEST(Attributes, MissingAndWronglyTypedOnesAreRefused) {
 }
 
 TEST(Cost, ProductsCountTwoOperationsAMultiplyAdd) {
-  World w;
+  PaperWorld w;
   const TensorId x = w.Input("x", {2, 3, 8}), weight = w.Parameter("w", {5, 8});
   const OpId linear = *w.TryOp("linear", {x, weight});
   EXPECT_EQ(OpFlops(w.program(), linear), 2.0 * 6 * 8 * 5);
@@ -201,7 +201,7 @@ TEST(Cost, ProductsCountTwoOperationsAMultiplyAdd) {
 }
 
 TEST(Cost, CausalAttentionCountsHalfAndBackwardTwoAndAHalfTimesForward) {
-  World w;
+  PaperWorld w;
   const TensorId q = w.Input("q", {2, 16, 12}), k = w.Input("k", {2, 16, 4});
   const Attrs full{{"head_dim", int64_t{4}}, {"causal", int64_t{0}}};
   const Attrs causal{{"head_dim", int64_t{4}}};
@@ -215,7 +215,7 @@ TEST(Cost, CausalAttentionCountsHalfAndBackwardTwoAndAHalfTimesForward) {
 }
 
 TEST(Cost, LookupsReadTheRowsTheyName) {
-  World w;
+  PaperWorld w;
   const TensorId ids = w.Input("ids", {2, 3}, "", "i32"), table = w.Parameter("table", {1000, 8});
   const absl::StatusOr<OpCost> cost = w.program().Cost(*w.TryOp("embedding", {ids, table}));
   EXPECT_EQ(cost->bytes_read, 4.0 * 6 + 4.0 * 48);
@@ -223,7 +223,7 @@ TEST(Cost, LookupsReadTheRowsTheyName) {
 }
 
 TEST(Cost, UpdatesReadAndWriteTheirStates) {
-  World w;
+  PaperWorld w;
   const TensorId g = w.Input("g", {10}), lr = w.Input("lr", {1}), s = w.Input("s", {1});
   const TensorId p = w.Parameter("p", {10});
   const absl::StatusOr<OpCost> cost =

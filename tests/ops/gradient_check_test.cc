@@ -346,7 +346,7 @@ INSTANTIATE_TEST_SUITE_P(Ops, Gradient, testing::Range(size_t{0}, Cases().size()
 // Collectives and messages need several ranks; multi-rank tests run them.
 TEST(GradientCases, CoverEveryDifferentiableOp) {
   std::set<std::string> wanted;
-  for (const OpDef* def : World::Registry()->All()) {
+  for (const OpDef* def : PaperWorld::Registry()->All()) {
     const bool remote = def->is(CAPSTAN_OP_COLLECTIVE) || def->is(CAPSTAN_OP_SIDE_EFFECT);
     if (def->vjp && !remote && def->kind != "shard") wanted.insert(def->kind);
   }

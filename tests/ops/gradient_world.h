@@ -15,7 +15,7 @@ namespace capstan {
 // The cpu device with its plain f64 kernels, one for the process.
 Device* TestDevice();
 
-class GradientWorld : public World {
+class GradientWorld : public PaperWorld {
  public:
   // A trainable parameter with random values in [low, high).
   TensorId P(const std::string& name, const Dims& shape, double low = -1, double high = 1);

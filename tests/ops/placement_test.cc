@@ -35,7 +35,7 @@ TEST(ParsePlacement, RefusesWhatItCannotRead) {
 // ---- Megatron's pair (Shoeybi et al. 2019, section 3)
 
 TEST(Megatron, ColumnThenRowParallelNeedsOneReduction) {
-  World w(TpDp());
+  PaperWorld w(TpDp());
   const TensorId x = w.Input("x", {2, 8, 16}, "{dp:S(0)}");
   const TensorId up = w.Parameter("up", {32, 16}, "{tp:S(0)}");
   const TensorId up_bias = w.Parameter("up_bias", {32}, "{tp:S(0)}");
@@ -54,7 +54,7 @@ TEST(Megatron, ColumnThenRowParallelNeedsOneReduction) {
 }
 
 TEST(Megatron, ForgottenReductionIsRefusedAtTheResidualAdd) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId x = w.Op("fill", {}, {{"value", 1.0}, {"shape", Dims{2, 16}}})[0];
   const TensorId up = w.Parameter("up", {32, 16}, "{tp:S(0)}");
   const TensorId down = w.Parameter("down", {16, 32}, "{tp:S(1)}");
@@ -67,7 +67,7 @@ TEST(Megatron, ForgottenReductionIsRefusedAtTheResidualAdd) {
 }
 
 TEST(Megatron, RowParallelBiasIsRefused) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId x = w.Input("x", {4, 8}, "{tp:S(1)}"),
                  weight = w.Parameter("w", {6, 8}, "{tp:S(1)}");
   const TensorId bias = w.Parameter("b", {6});
@@ -77,7 +77,7 @@ TEST(Megatron, RowParallelBiasIsRefused) {
 }
 
 TEST(Megatron, NonLinearOpRefusesAPartialValue) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId x = w.Input("x", {4, 8}, "{tp:P}");
   EXPECT_EQ(w.Refusal("gelu", {x}),
             "gelu(@x): @x is partial (P) over tp and this op is not linear in it; insert "
@@ -85,7 +85,7 @@ TEST(Megatron, NonLinearOpRefusesAPartialValue) {
 }
 
 TEST(Megatron, FusedLinearGeluRefusesACutInnerDim) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId x = w.Input("x", {4, 8}, "{tp:S(1)}"),
                  weight = w.Parameter("w", {6, 8}, "{tp:S(1)}");
   EXPECT_THAT(w.Refusal("linear_gelu", {x, weight}),
@@ -95,7 +95,7 @@ TEST(Megatron, FusedLinearGeluRefusesACutInnerDim) {
 // ---- products
 
 TEST(Linear, MismatchNamesTheCollective) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId x = w.Input("x", {4, 8}, "{tp:S(1)}"), weight = w.Parameter("w", {6, 8});
   EXPECT_EQ(w.Refusal("linear", {x, weight}),
             "linear(@x, @w): @x is sharded (S(1)) over tp but @w is replicated (R); insert "
@@ -103,14 +103,14 @@ TEST(Linear, MismatchNamesTheCollective) {
 }
 
 TEST(Linear, OneAxisMayCutOnlyOneDim) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId x = w.Input("x", {4, 8}, "{tp:S(0)}"),
                  weight = w.Parameter("w", {6, 8}, "{tp:S(0)}");
   EXPECT_THAT(w.Refusal("linear", {x, weight}), HasSubstr("an axis may cut only one"));
 }
 
 TEST(Linear, IsLinearInXOnlyWithAReplicatedWeight) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId x = w.Input("x", {4, 8}, "{tp:P}");
   EXPECT_EQ(w.Type(w.Op("linear", {x, w.Parameter("w", {6, 8})})[0]), "f32[4,6] {tp:P}");
   EXPECT_THAT(w.Refusal("linear", {x, w.Parameter("v", {6, 8}, "{tp:S(0)}")}),
@@ -121,7 +121,7 @@ TEST(Linear, IsLinearInXOnlyWithAReplicatedWeight) {
 }
 
 TEST(Linear, GradientsOfCutWeightsAreCutAlike) {
-  World w(TpDp());
+  PaperWorld w(TpDp());
   const TensorId x = w.Input("x", {4, 8}, "{dp:S(0)}"),
                  dy = w.Input("dy", {4, 6}, "{dp:S(0), tp:S(1)}");
   EXPECT_EQ(w.Type(w.Op("linear_dw", {x, dy})[0]), "f32[6,8] {dp:P, tp:S(0)}");
@@ -136,7 +136,7 @@ TEST(Linear, GradientsOfCutWeightsAreCutAlike) {
 }
 
 TEST(Linear, UnevenRangesMustAgree) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId x = w.Input("x", {4, 3}, "{tp:S(1)[0:3]}");
   EXPECT_EQ(w.Type(w.Op("linear", {x, w.Parameter("w", {6, 3}, "{tp:S(1)[0:3]}")})[0]),
             "f32[4,6] {tp:P}");
@@ -146,7 +146,7 @@ TEST(Linear, UnevenRangesMustAgree) {
 }
 
 TEST(Linear, UnevenRangesReachTheOutput) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId weight = w.Parameter("w", {5, 3}, "{tp:S(0)[0:5]}"),
                  b = w.Parameter("b", {5}, "{tp:S(0)[0:5]}");
   EXPECT_EQ(w.Type(w.Op("linear", {w.Input("x", {4, 3}), weight, b})[0]),
@@ -154,7 +154,7 @@ TEST(Linear, UnevenRangesReachTheOutput) {
 }
 
 TEST(Matmul, InnerShardsGiveAPartialSumTransposedOrNot) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId a = w.Input("a", {3, 8, 4}, "{tp:S(1)}"), b = w.Input("b", {3, 5, 8}, "{tp:S(2)}");
   const Attrs both{{"transpose_a", int64_t{1}}, {"transpose_b", int64_t{1}}};
   EXPECT_EQ(w.Type(w.Op("matmul", {a, b}, both)[0]), "f32[3,4,5] {tp:P}");
@@ -166,7 +166,7 @@ TEST(Matmul, InnerShardsGiveAPartialSumTransposedOrNot) {
 // ---- embedding and loss over a cut vocabulary
 
 TEST(Embedding, RowsCutGiveAPartialSumColumnsCutAShard) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId ids = w.Input("ids", {2, 3}, "", "i32");
   const Attrs start{{"vocab_start", int64_t{10}}};
   EXPECT_EQ(w.Type(w.Op("embedding", {ids, w.Parameter("rows", {10, 4}, "{tp:S(0)}")}, start)[0]),
@@ -176,21 +176,21 @@ TEST(Embedding, RowsCutGiveAPartialSumColumnsCutAShard) {
 }
 
 TEST(Embedding, RefusesIdsCutOverTheTablesAxis) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId ids = w.Input("ids", {2, 3}, "{tp:S(1)}", "i32");
   EXPECT_THAT(w.Refusal("embedding", {ids, w.Parameter("t", {10, 4}, "{tp:S(0)}")}),
               HasSubstr("an axis may cut only one"));
 }
 
 TEST(Embedding, CutRowsNeedTheirFirstRow) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId ids = w.Input("ids", {2, 3}, "", "i32");
   EXPECT_THAT(w.Refusal("embedding", {ids, w.Parameter("t", {10, 4}, "{tp:S(0)}")}),
               HasSubstr("give the attribute vocab_start"));
 }
 
 TEST(Loss, IsAPartialSumOverWhatCutsTheTokens) {
-  World w(TpDp());
+  PaperWorld w(TpDp());
   const TensorId h = w.Input("h", {2, 3, 4}, "{dp:S(0)}"), weight = w.Parameter("w", {10, 4});
   const TensorId targets = w.Input("t", {2, 3}, "{dp:S(0)}", "i32"), count = w.Input("n", {1});
   EXPECT_EQ(w.Type(w.Op("linear_cross_entropy", {h, weight, targets, count})[0]), "f32[1] {dp:P}");
@@ -204,7 +204,7 @@ TEST(Loss, IsAPartialSumOverWhatCutsTheTokens) {
 }
 
 TEST(Loss, CutVocabularyMergesGatheredStatistics) {
-  World w(TpDp());
+  PaperWorld w(TpDp());
   const TensorId h = w.Input("h", {2, 3, 4}, "{dp:S(0)}"),
                  weight = w.Parameter("w", {10, 4}, "{tp:S(0)}");
   const TensorId targets = w.Input("t", {2, 3}, "{dp:S(0)}", "i32"), count = w.Input("n", {1});
@@ -230,7 +230,7 @@ TEST(Loss, CutVocabularyMergesGatheredStatistics) {
 // ---- norms, attention
 
 TEST(Norm, NeedsItsChannelsWhole) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId x = w.Input("x", {2, 3, 4}, "{tp:S(2)}");
   EXPECT_EQ(
       w.Refusal("rms_norm", {x, w.Parameter("g", {4})}),
@@ -243,7 +243,7 @@ TEST(Norm, NeedsItsChannelsWhole) {
 }
 
 TEST(Norm, GradientOfASequenceShardIsPartialForTheWeights) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId x = w.Input("x", {2, 3, 4}, "{tp:S(1)}"), g = w.Parameter("g", {4});
   const TensorId rstd = w.Op("rms_norm", {x, g})[1];
   const std::vector<TensorId> grad = w.Op("rms_norm_grad", {x, x, g, rstd});
@@ -252,7 +252,7 @@ TEST(Norm, GradientOfASequenceShardIsPartialForTheWeights) {
 }
 
 TEST(Attention, CutsHeadsAndBatch) {
-  World w(TpDp());
+  PaperWorld w(TpDp());
   const TensorId q = w.Input("q", {2, 5, 8}, "{dp:S(0), tp:S(2)}"),
                  k = w.Input("k", {2, 5, 4}, "{dp:S(0), tp:S(2)}");
   const std::vector<TensorId> o = w.Op("attention", {q, k, k}, {{"head_dim", int64_t{4}}});
@@ -264,7 +264,7 @@ TEST(Attention, CutsHeadsAndBatch) {
 }
 
 TEST(Attention, SharedKeyHeadsHaveRangesOfTheirOwn) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId q = w.Input("q", {2, 5, 8}, "{tp:S(2)[8:16]}");
   const TensorId k = w.Input("k", {2, 5, 4}, "{tp:S(2)[0:4]}"),
                  v = w.Input("v", {2, 5, 4}, "{tp:S(2)[0:4]}");
@@ -279,7 +279,7 @@ TEST(Attention, SharedKeyHeadsHaveRangesOfTheirOwn) {
 }
 
 TEST(Attention, RefusesACutSequence) {
-  World w({{"cp", 2}});
+  PaperWorld w({{"cp", 2}});
   const TensorId q = w.Input("q", {2, 5, 8}, "{cp:S(1)}"), k = w.Input("k", {2, 5, 8}, "{cp:S(1)}");
   EXPECT_THAT(w.Refusal("attention", {q, k, k}, {{"head_dim", int64_t{4}}}),
               HasSubstr("context-parallel"));
@@ -288,7 +288,7 @@ TEST(Attention, RefusesACutSequence) {
 // ---- element-wise
 
 TEST(Elementwise, ScalingKeepsPartialsAndAddNeedsBoth) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId p = w.Input("p", {4, 8}, "{tp:P}"), r = w.Input("r", {4, 8});
   EXPECT_EQ(w.Type(w.Op("add", {p, p})[0]), "f32[4,8] {tp:P}");
   EXPECT_EQ(w.Type(w.Op("mul", {p, r})[0]), "f32[4,8] {tp:P}");
@@ -300,7 +300,7 @@ TEST(Elementwise, ScalingKeepsPartialsAndAddNeedsBoth) {
 }
 
 TEST(Elementwise, BroadcastOperandsAreCutOnlyAlongTheirOwnDims) {
-  World w(TpDp());
+  PaperWorld w(TpDp());
   const TensorId x = w.Input("x", {4, 8, 6}, "{dp:S(0), tp:S(2)}");
   EXPECT_EQ(w.Type(w.Op("add", {x, w.Parameter("b", {6}, "{tp:S(0)}")})[0]),
             "f32[4,8,6] {dp:S(0), tp:S(2)}");
@@ -310,7 +310,7 @@ TEST(Elementwise, BroadcastOperandsAreCutOnlyAlongTheirOwnDims) {
 }
 
 TEST(Elementwise, VaryingMeetsReplicatedOrVaryingOnly) {
-  World w({{"dp", 2}});
+  PaperWorld w({{"dp", 2}});
   const TensorId v = w.Input("v", {4, 8}, "{dp:V}"), r = w.Input("r", {4, 8});
   EXPECT_EQ(w.Type(w.Op("add", {v, r})[0]), "f32[4,8] {dp:V}");
   EXPECT_EQ(w.Type(w.Op("gelu", {v})[0]), "f32[4,8] {dp:V}");
@@ -319,7 +319,7 @@ TEST(Elementwise, VaryingMeetsReplicatedOrVaryingOnly) {
 }
 
 TEST(Elementwise, TwoAxesOfOneDimNestAlike) {
-  World w(TpDp());
+  PaperWorld w(TpDp());
   const TensorId a = w.Input("a", {4, 8}, "{dp:S(0), tp:S(0)}"),
                  b = w.Input("b", {4, 8}, "{tp:S(0), dp:S(0)}");
   EXPECT_EQ(w.Type(w.Op("add", {a, a})[0]), "f32[4,8] {dp:S(0), tp:S(0)}");
@@ -329,7 +329,7 @@ TEST(Elementwise, TwoAxesOfOneDimNestAlike) {
 // ---- moving dims
 
 TEST(Reshape, FollowsTheCutDim) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId x = w.Input("x", {2, 6, 8}, "{tp:S(2)}");
   auto shape = [](Dims d) { return Attrs{{"shape", std::move(d)}}; };
   EXPECT_EQ(w.Type(w.Op("reshape", {x}, shape({12, 8}))[0]), "f32[12,8] {tp:S(1)}");
@@ -342,7 +342,7 @@ TEST(Reshape, FollowsTheCutDim) {
 }
 
 TEST(Shape, DimsOfTransposeBroadcastAndReduceMove) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId x = w.Input("x", {2, 6, 8}, "{tp:S(2)}");
   EXPECT_EQ(w.Type(w.Op("transpose", {x}, {{"perm", Dims{2, 0, 1}}})[0]), "f32[8,2,6] {tp:S(0)}");
   EXPECT_EQ(w.Type(w.Op("broadcast", {x}, {{"dim", int64_t{0}}, {"size", int64_t{3}}})[0]),
@@ -358,7 +358,7 @@ TEST(Shape, DimsOfTransposeBroadcastAndReduceMove) {
 }
 
 TEST(Shape, SliceOverAnAxisCutsAndPadGivesAPartialSum) {
-  World w({{"tp", 4}});
+  PaperWorld w({{"tp", 4}});
   const Attrs part{{"dim", int64_t{1}},
                    {"start", int64_t{4}},
                    {"size", int64_t{4}},
@@ -373,7 +373,7 @@ TEST(Shape, SliceOverAnAxisCutsAndPadGivesAPartialSum) {
 // ---- communication
 
 TEST(Comm, TypesOverTheAxis) {
-  World w(TpDp());
+  PaperWorld w(TpDp());
   const Attrs dim1{{"axis", std::string("tp")}, {"dim", int64_t{1}}};
   const TensorId p = w.Input("p", {2, 8}, "{dp:S(0), tp:P}"), r = w.Input("r", {2, 8}),
                  s = w.Input("s", {2, 4}, "{tp:S(1)}");
@@ -389,7 +389,7 @@ TEST(Comm, TypesOverTheAxis) {
 }
 
 TEST(Comm, RefusesOperandsOfAnotherType) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const Attrs dim0{{"axis", std::string("tp")}, {"dim", int64_t{0}}};
   const TensorId p = w.Input("p", {4}, "{tp:P}"), r = w.Input("r", {4}),
                  m = w.Input("m", {4}, "{tp:P(max)}");
@@ -410,7 +410,7 @@ TEST(Comm, RefusesOperandsOfAnotherType) {
 }
 
 TEST(Comm, UnevenPartsHaveCountsAndRanges) {
-  World w({{"dp", 3}});
+  PaperWorld w({{"dp", 3}});
   const Attrs parts{{"axis", std::string("dp")},
                     {"dim", int64_t{0}},
                     {"counts", Dims{4, 4, 2}},
@@ -424,7 +424,7 @@ TEST(Comm, UnevenPartsHaveCountsAndRanges) {
 }
 
 TEST(Comm, InnermostCutIsGatheredFirst) {
-  World w(TpDp());
+  PaperWorld w(TpDp());
   const TensorId x = w.Input("x", {2, 3}, "{tp:S(0), dp:S(0)}");
   EXPECT_THAT(w.Refusal("all_gather", {x}, {{"axis", std::string("tp")}, {"dim", int64_t{0}}}),
               HasSubstr("gather over dp first"));
@@ -433,7 +433,7 @@ TEST(Comm, InnermostCutIsGatheredFirst) {
 }
 
 TEST(Comm, ReinterpretNeedsAReason) {
-  World w({{"tp", 2}});
+  PaperWorld w({{"tp", 2}});
   const TensorId x = w.Input("x", {2}, "{tp:V}");
   EXPECT_THAT(w.Refusal("reinterpret", {x},
                         {{"placement", std::string("{}")}, {"reason", std::string("")}}),
@@ -445,7 +445,7 @@ TEST(Comm, ReinterpretNeedsAReason) {
 }
 
 TEST(Comm, ReceivedValuesSayTheirType) {
-  World w({{"dp", 2}});
+  PaperWorld w({{"dp", 2}});
   const Attrs attrs{{"peer", int64_t{1}},
                     {"shape", Dims{2, 3}},
                     {"dtype", std::string("bf16")},
@@ -456,7 +456,7 @@ TEST(Comm, ReceivedValuesSayTheirType) {
 // ---- updates
 
 TEST(Update, RefusesAPartialGradient) {
-  World w({{"dp", 2}});
+  PaperWorld w({{"dp", 2}});
   const TensorId g = w.Input("g", {4}, "{dp:P}"), lr = w.Input("lr", {1}), s = w.Input("s", {1}),
                  p = w.Parameter("h.0.q.weight", {4});
   EXPECT_EQ(w.Refusal("sgd_plain", {g, lr, s}, {{"weight_decay", 0.0}}, {p}),
@@ -465,7 +465,7 @@ TEST(Update, RefusesAPartialGradient) {
 }
 
 TEST(Update, WantsGradientParameterAndStatesCutAlike) {
-  World w({{"dp", 2}});
+  PaperWorld w({{"dp", 2}});
   const TensorId lr = w.Input("lr", {1}), step = w.Input("step", {1}, "", "i64"),
                  s = w.Input("s", {1});
   const TensorId g = w.Input("g", {4}, "{dp:S(0)}"), p = w.Parameter("p", {4}, "{dp:S(0)}");
@@ -479,7 +479,7 @@ TEST(Update, WantsGradientParameterAndStatesCutAlike) {
 }
 
 TEST(SumSquares, IsPartialOverWhatCutsAllItsInputs) {
-  World w(TpDp());
+  PaperWorld w(TpDp());
   const TensorId a = w.Input("a", {4}, "{tp:S(0)}"), b = w.Input("b", {3, 2}, "{tp:S(1)}"),
                  c = w.Input("c", {5});
   EXPECT_EQ(w.Type(w.Op("sum_squares", {a, b})[0]), "f32[1] {tp:P}");

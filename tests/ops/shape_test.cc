@@ -26,7 +26,7 @@ TEST(Signature, ReadsOptionalVariadicAndEffects) {
 }
 
 TEST(Shapes, MismatchNamesBothOperandsAndTheDim) {
-  World w;
+  PaperWorld w;
   const TensorId x = w.Input("x", {2, 3, 8});
   EXPECT_EQ(w.Refusal("linear", {x, w.Parameter("w", {5, 7})}),
             "linear(@x, @w): dim 1 of weight @w f32[5,7] must be 8 to match dim 2 of x @x "
@@ -38,13 +38,13 @@ TEST(Shapes, MismatchNamesBothOperandsAndTheDim) {
 }
 
 TEST(Shapes, MissingOperandsAreNamed) {
-  World w;
+  PaperWorld w;
   const TensorId x = w.Input("x", {2, 8});
   EXPECT_THAT(w.Refusal("rms_norm", {x, kNone}), HasSubstr("input 1 (weight) is not optional"));
 }
 
 TEST(DTypes, AreOneForAllFloatOperands) {
-  World w;
+  PaperWorld w;
   const TensorId x = w.Input("x", {2, 8}, "", "bf16");
   EXPECT_EQ(w.Refusal("linear", {x, w.Parameter("w", {5, 8})}),
             "linear(@x, @w): weight @w f32[5,8] must be bf16 as @x is; insert cast(@w) before this "
@@ -56,7 +56,7 @@ TEST(DTypes, AreOneForAllFloatOperands) {
 }
 
 TEST(DTypes, StatisticsAndLossesAreWide) {
-  World w;
+  PaperWorld w;
   for (const auto& [dtype, wide] :
        {std::pair{"bf16", "f32"}, {"f16", "f32"}, {"f32", "f32"}, {"f64", "f64"}}) {
     const std::string n = dtype;
@@ -72,7 +72,7 @@ TEST(DTypes, StatisticsAndLossesAreWide) {
 }
 
 TEST(DTypes, AccumulatedGradientsMayBeWiderButNotNarrower) {
-  World w;
+  PaperWorld w;
   const TensorId x = w.Input("x", {4, 8}, "", "bf16"), dy = w.Input("dy", {4, 6}, "", "bf16");
   EXPECT_EQ(w.Type(w.Op("linear_dw", {x, dy})[0]), "bf16[6,8] {}");
   const TensorId wide = w.Add(CAPSTAN_GRADIENT, "wide", "f32", {6, 8}, "");
@@ -84,7 +84,7 @@ TEST(DTypes, AccumulatedGradientsMayBeWiderButNotNarrower) {
 }
 
 TEST(Attention, ChecksHeads) {
-  World w;
+  PaperWorld w;
   const TensorId q = w.Input("q", {2, 5, 12}), k = w.Input("k", {2, 7, 8}),
                  v = w.Input("v", {2, 7, 4});
   EXPECT_THAT(w.Refusal("attention", {q, v, v}, {{"head_dim", int64_t{5}}}),
@@ -102,7 +102,7 @@ TEST(Attention, ChecksHeads) {
 }
 
 TEST(Cache, WritesIntoAnExistingCache) {
-  World w;
+  PaperWorld w;
   const TensorId src = w.Input("src", {2, 1, 8}), at = w.Input("at", {2}, "", "i32");
   const TensorId cache = w.Add(CAPSTAN_STATE, "cache", "f32", {2, 32, 8}, "");
   EXPECT_EQ(w.Op("cache_write", {src, at}, {}, {cache})[0], cache);
@@ -114,7 +114,7 @@ TEST(Cache, WritesIntoAnExistingCache) {
 }
 
 TEST(Elementwise, BroadcastsTrailingDimsAndSingleElements) {
-  World w;
+  PaperWorld w;
   const TensorId a = w.Input("a", {2, 3, 4});
   for (const Dims& b : {Dims{2, 3, 4}, Dims{3, 4}, Dims{4}, Dims{1}, Dims{}, Dims{1, 1}}) {
     EXPECT_EQ(w.Type(w.Op("mul", {a, w.Input("b" + ShapeString(b), b)})[0]), "f32[2,3,4] {}");
@@ -126,7 +126,7 @@ TEST(Elementwise, BroadcastsTrailingDimsAndSingleElements) {
 }
 
 TEST(Shapes, OfOpsThatMoveElements) {
-  World w;
+  PaperWorld w;
   const TensorId x = w.Input("x", {2, 3, 4}), i = w.Input("i", {5, 2}, "", "i32");
   auto dim = [](int64_t d) { return Attrs{{"dim", d}}; };
   EXPECT_THAT(w.Refusal("reshape", {x}, {{"shape", Dims{5, 5}}}), HasSubstr("24 and 25 elements"));
@@ -159,7 +159,7 @@ TEST(Shapes, OfOpsThatMoveElements) {
 }
 
 TEST(Shapes, OfValuesFromNothing) {
-  World w;
+  PaperWorld w;
   EXPECT_EQ(
       w.Type(w.Op("fill", {},
                   {{"value", 0.5}, {"shape", Dims{2, 3}}, {"dtype", std::string("bf16")}})[0]),
@@ -171,7 +171,7 @@ TEST(Shapes, OfValuesFromNothing) {
 }
 
 TEST(Quantize, HasAScaleABlock) {
-  World w;
+  PaperWorld w;
   const TensorId x = w.Input("x", {3, 64}, "", "bf16");
   const std::vector<TensorId> q = w.Op("quantize", {x}, {{"block", int64_t{32}}});
   EXPECT_EQ(w.Type(q[0]), "i8[3,64] {}");
@@ -186,14 +186,14 @@ TEST(Quantize, HasAScaleABlock) {
 }
 
 TEST(Quantize, ScalesAreCutWithTheirBlocks) {
-  World w({{"tp", 2}, {"dp", 2}});
+  PaperWorld w({{"tp", 2}, {"dp", 2}});
   const TensorId x = w.Input("x", {3, 64}, "{dp:S(0)[3:6], tp:S(1)[64:128]}");
   EXPECT_EQ(w.Type(w.Op("quantize", {x}, {{"block", int64_t{32}}})[1]),
             "f32[3,2] {dp:S(0)[3:6], tp:S(1)[2:4]}");
 }
 
 TEST(Loss, ChecksTheVocabulary) {
-  World w;
+  PaperWorld w;
   const TensorId h = w.Input("h", {6, 4}), head = w.Parameter("w", {10, 4}),
                  t = w.Input("t", {6}, "", "i32"), n = w.Input("n", {1});
   EXPECT_THAT(w.Refusal("linear_cross_entropy", {h, head, t, n}, {{"valid_vocab", int64_t{11}}}),

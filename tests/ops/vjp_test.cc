@@ -15,7 +15,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Sums x, which must be whole, to one element over its dims and makes that the loss.
-void SumToLoss(World& w, TensorId x) {
+void SumToLoss(PaperWorld& w, TensorId x) {
   while (!w.program().tensor(x).shape().empty())
     x = w.Op("reduce_sum", {x}, {{"dim", int64_t{0}}})[0];
   w.program().mutable_tensor(x).loss_root = true;
@@ -23,7 +23,7 @@ void SumToLoss(World& w, TensorId x) {
 
 // The lines of the backward segment, without types and placements; temporaries numbered as they
 // come.
-std::vector<std::string> Backward(World& w) {
+std::vector<std::string> Backward(PaperWorld& w) {
   const absl::Status s = Differentiate(w.program(), {});
   EXPECT_TRUE(s.ok()) << s;
   const Program& p = w.program();
@@ -42,7 +42,7 @@ std::vector<std::string> Backward(World& w) {
 }
 
 // Kinds only, for rules whose operands other tests cover.
-std::vector<std::string> Kinds(World& w) {
+std::vector<std::string> Kinds(PaperWorld& w) {
   std::vector<std::string> kinds;
   for (const std::string& line : Backward(w)) {
     const size_t eq = line.find("= ");
@@ -55,7 +55,7 @@ std::vector<std::pair<std::string, int64_t>> Tp() { return {{"tp", 2}}; }
 const Attrs kTp{{"axis", std::string("tp")}};
 
 TEST(Vjp, LinearGivesDataAndWeightGradients) {
-  World w;
+  PaperWorld w;
   const TensorId x = w.Parameter("x", {4, 3}), weight = w.Parameter("w", {2, 3}),
                  bias = w.Parameter("b", {2});
   const TensorId y = w.Op("linear", {x, weight, bias})[0];
@@ -66,7 +66,7 @@ TEST(Vjp, LinearGivesDataAndWeightGradients) {
 }
 
 TEST(Vjp, NothingIsEmittedForFrozenParameters) {
-  World w;
+  PaperWorld w;
   const TensorId x = w.Input("x", {4, 3}), weight = w.Parameter("w", {2, 3}),
                  bias = w.Parameter("b", {2});
   w.program().mutable_tensor(weight).trainable = false;
@@ -75,7 +75,7 @@ TEST(Vjp, NothingIsEmittedForFrozenParameters) {
 }
 
 TEST(Vjp, LossIsReplacedByValueAndGradient) {
-  World w;
+  PaperWorld w;
   const TensorId h = w.Parameter("h", {6, 4}), head = w.Parameter("w", {10, 4}),
                  t = w.Input("t", {6}, "", "i32"), n = w.Input("n", {1});
   const TensorId loss =
@@ -88,7 +88,7 @@ TEST(Vjp, LossIsReplacedByValueAndGradient) {
 }
 
 TEST(Vjp, LossThatIsNotTheRootScalesItsGradientThroughTheCount) {
-  World w;
+  PaperWorld w;
   const TensorId h = w.Parameter("h", {6, 4}), head = w.Parameter("w", {10, 4}),
                  t = w.Input("t", {6}, "", "i32"), n = w.Input("n", {1});
   const TensorId loss = w.Op("linear_cross_entropy", {h, head, t, n})[0];
@@ -100,7 +100,7 @@ TEST(Vjp, LossThatIsNotTheRootScalesItsGradientThroughTheCount) {
 }
 
 TEST(Vjp, CutVocabularyGoesAroundTheGatheredStatistics) {
-  World w(Tp());
+  PaperWorld w(Tp());
   const TensorId h = w.Parameter("h", {6, 4}), head = w.Parameter("w", {5, 4}, "{tp:S(0)}"),
                  t = w.Input("t", {6}, "", "i32"), n = w.Input("n", {1});
   const Attrs start{{"vocab_start", int64_t{5}}};
@@ -119,7 +119,7 @@ TEST(Vjp, CutVocabularyGoesAroundTheGatheredStatistics) {
 }
 
 TEST(Vjp, MegatronPairReducesOnceForwardAndOnceBackward) {
-  World w(Tp());
+  PaperWorld w(Tp());
   const TensorId x = w.Parameter("x", {4, 8}), up = w.Parameter("up", {6, 8}, "{tp:S(0)}"),
                  down = w.Parameter("down", {8, 6}, "{tp:S(1)}");
   const TensorId h = w.Op("linear", {w.Op("copy_to_group", {x}, kTp)[0], up})[0];
@@ -136,7 +136,7 @@ TEST(Vjp, MegatronPairReducesOnceForwardAndOnceBackward) {
 }
 
 TEST(Vjp, SequenceParallelPairGathersAndScattersBothWays) {
-  World w(Tp());
+  PaperWorld w(Tp());
   const Attrs rows{{"axis", std::string("tp")}, {"dim", int64_t{0}}};
   const TensorId x = w.Parameter("x", {2, 8}, "{tp:S(0)}"),
                  up = w.Parameter("up", {6, 8}, "{tp:S(0)}"),
@@ -156,7 +156,7 @@ TEST(Vjp, SequenceParallelPairGathersAndScattersBothWays) {
 }
 
 TEST(Vjp, CutEmbeddingGradientIsCutAsTheTable) {
-  World w(Tp());
+  PaperWorld w(Tp());
   const TensorId ids = w.Input("ids", {4}, "", "i32"),
                  table = w.Parameter("t", {10, 3}, "{tp:S(0)}");
   const TensorId y = w.Op("embedding", {ids, table}, {{"vocab_start", int64_t{10}}})[0];
@@ -169,7 +169,7 @@ TEST(Vjp, CutEmbeddingGradientIsCutAsTheTable) {
 }
 
 TEST(Vjp, SliceOverAnAxisPadsToAPartialSum) {
-  World w(Tp());
+  PaperWorld w(Tp());
   const TensorId x = w.Parameter("x", {4, 8});
   const TensorId part = w.Op("slice", {x},
                              {{"dim", int64_t{1}},
@@ -184,7 +184,7 @@ TEST(Vjp, SliceOverAnAxisPadsToAPartialSum) {
 }
 
 TEST(Vjp, AllToAllIsInverted) {
-  World w(Tp());
+  PaperWorld w(Tp());
   const TensorId x = w.Parameter("x", {4, 8}, "{tp:S(0)}");
   const TensorId y =
       w.Op("all_to_all", {x},
@@ -198,7 +198,7 @@ TEST(Vjp, AllToAllIsInverted) {
 }
 
 TEST(Vjp, BroadcastOperandsAreSummedBack) {
-  World w;
+  PaperWorld w;
   const TensorId a = w.Input("a", {2, 3, 4}), row = w.Parameter("row", {4}),
                  plane = w.Parameter("plane", {3, 4}), one = w.Parameter("one", {1});
   TensorId y = w.Op("add", {a, row})[0];
@@ -213,7 +213,7 @@ TEST(Vjp, BroadcastOperandsAreSummedBack) {
 }
 
 TEST(Vjp, RecomputesNothingItWasGiven) {
-  World w;
+  PaperWorld w;
   const TensorId q = w.Parameter("q", {2, 5, 8});
   const std::vector<TensorId> o =
       w.Op("attention", {q, q, q}, {{"head_dim", int64_t{4}}, {"scale", 0.3}});
@@ -225,7 +225,7 @@ TEST(Vjp, RecomputesNothingItWasGiven) {
 }
 
 TEST(Vjp, StatisticsHaveNoGradient) {
-  World w;
+  PaperWorld w;
   const std::vector<TensorId> y =
       w.Op("rms_norm", {w.Parameter("x", {2, 4}), w.Parameter("g", {4})});
   SumToLoss(w, y[1]);
@@ -234,7 +234,7 @@ TEST(Vjp, StatisticsHaveNoGradient) {
 }
 
 TEST(Vjp, MaximumOverRanksHasNoGradient) {
-  World w(Tp());
+  PaperWorld w(Tp());
   const TensorId x = w.Parameter("x", {2, 4}, "{tp:P(max)}");
   w.program()
       .mutable_tensor(
@@ -249,7 +249,7 @@ TEST(Vjp, MaximumOverRanksHasNoGradient) {
 // One evaluation of a rule, every input wanted, with a given cotangent of output 0.
 class OneRule final : public VjpContext {
  public:
-  OneRule(World& w, OpId op, TensorId dy) : w_(w), op_(op), dy_(dy) {}
+  OneRule(PaperWorld& w, OpId op, TensorId dy) : w_(w), op_(op), dy_(dy) {}
   Program& program() override { return w_.program(); }
   const Op& op() const override { return w_.program().op(op_); }
   const std::string& segment() const override { return segment_; }
@@ -268,14 +268,14 @@ class OneRule final : public VjpContext {
   TensorId set = kNone;
 
  private:
-  World& w_;
+  PaperWorld& w_;
   OpId op_;
   TensorId dy_;
   std::string segment_ = "backward/0";
 };
 
 TEST(Vjp, WhatWasSentHasItsCotangentReceived) {
-  World w({{"dp", 2}, {"pp", 2}});
+  PaperWorld w({{"dp", 2}, {"pp", 2}});
   const TensorId x = w.Input("x", {2, 3}, "{dp:S(0)}", "bf16");
   const Attrs attrs{{"axis", std::string("pp")}, {"peer", int64_t{1}}, {"channel", int64_t{4}}};
   OneRule rule(w, *w.TryOp("send", {x}, attrs), kNone);
@@ -289,7 +289,7 @@ TEST(Vjp, WhatWasSentHasItsCotangentReceived) {
 }
 
 TEST(Vjp, WhatWasReceivedHasItsCotangentSentBack) {
-  World w({{"tp", 2}, {"pp", 2}});
+  PaperWorld w({{"tp", 2}, {"pp", 2}});
   const Attrs attrs{{"axis", std::string("pp")}, {"peer", int64_t{0}}, {"shape", Dims{2, 3}}};
   const OpId recv = *w.TryOp("recv", {}, attrs);
   OneRule rule(w, recv, w.Input("dy", {2, 3}));
@@ -300,7 +300,7 @@ TEST(Vjp, WhatWasReceivedHasItsCotangentSentBack) {
 }
 
 TEST(Vjp, MessagesWithoutGradientHaveNone) {
-  World w({{"pp", 2}});
+  PaperWorld w({{"pp", 2}});
   const TensorId x = w.Input("x", {2});
   OneRule rule(w, *w.TryOp("send", {x}, {{"peer", int64_t{1}}, {"requires_grad", int64_t{0}}}),
                kNone);

@@ -12,9 +12,9 @@
 
 namespace capstan {
 
-class World {
+class PaperWorld {
  public:
-  explicit World(std::vector<std::pair<std::string, int64_t>> axes = {})
+  explicit PaperWorld(std::vector<std::pair<std::string, int64_t>> axes = {})
       : program_(Registry(), {.mesh = {std::move(axes)}}) {}
 
   static const OpRegistry* Registry() {

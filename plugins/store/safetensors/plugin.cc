@@ -27,6 +27,10 @@ class Store {
     }
     void put_text(const char* name, std::string_view text) { bundle_.put_text(name, text); }
     void commit() { bundle_.commit(); }
+    const std::string& ticket() { return bundle_.share(); }
+
+    Writer(BundleWriter::Joined joined, const std::vector<DeclaredTensor>& tensors, bool durable)
+        : bundle_(std::move(joined), tensors, durable) {}
 
    private:
     BundleWriter bundle_;
@@ -56,13 +60,10 @@ class Store {
   };
 
   std::unique_ptr<Writer> begin(const char* path, std::span<const capstan_store_tensor> tensors) {
-    std::vector<DeclaredTensor> declared;
-    declared.reserve(tensors.size());
-    for (const capstan_store_tensor& tensor : tensors) {
-      declared.push_back(
-          {tensor.name, tensor.group, tensor.dtype, {tensor.shape, tensor.shape + tensor.ndim}});
-    }
-    return std::make_unique<Writer>(path, declared, durable_);
+    return std::make_unique<Writer>(path, declared(tensors), durable_);
+  }
+  std::unique_ptr<Writer> join(const char* ticket, std::span<const capstan_store_tensor> tensors) {
+    return std::make_unique<Writer>(BundleWriter::Joined{ticket}, declared(tensors), durable_);
   }
   std::unique_ptr<Reader> open(const char* path) { return std::make_unique<Reader>(path); }
   std::vector<std::string> list(const char* directory) { return list_bundles(directory); }
@@ -70,6 +71,16 @@ class Store {
   void clean(const char* directory) { clean_temporaries(directory); }
 
  private:
+  static std::vector<DeclaredTensor> declared(std::span<const capstan_store_tensor> tensors) {
+    std::vector<DeclaredTensor> out;
+    out.reserve(tensors.size());
+    for (const capstan_store_tensor& tensor : tensors) {
+      out.push_back(
+          {tensor.name, tensor.group, tensor.dtype, {tensor.shape, tensor.shape + tensor.ndim}});
+    }
+    return out;
+  }
+
   bool durable_;
 };
 

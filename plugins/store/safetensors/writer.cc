@@ -65,7 +65,19 @@ BundleWriter::BundleWriter(std::string path, const std::vector<DeclaredTensor>& 
   }
 }
 
+BundleWriter::BundleWriter(Joined joined, const std::vector<DeclaredTensor>& tensors, bool durable)
+    : temporary_(std::move(joined.ticket)), durable_(durable), shared_(true), joined_(true) {
+  lay_out(tensors);
+  open_files();
+}
+
 BundleWriter::~BundleWriter() { remove_temporary(); }
+
+const std::string& BundleWriter::share() {
+  shared_ = true;
+  temporary_ = fs::absolute(temporary_).string();
+  return temporary_;
+}
 
 void BundleWriter::lay_out(const std::vector<DeclaredTensor>& tensors) {
   std::unordered_map<std::string, std::size_t> groups;
@@ -186,9 +198,37 @@ void BundleWriter::create_files() {
   }
 }
 
+// The leader has written the headers: equal ones mean that both lay out the same tensors.
+void BundleWriter::open_files() {
+  for (GroupFile& group : files_) {
+    const std::string path = temporary_ + "/" + group.group + kSuffix;
+    group.file = sdk::File::open_to_change(path);
+    std::string header(group.header_bytes.size(), '\0');
+    if (group.file.size() < header.size()) {
+      throw sdk::data_error(sdk::text(sdk::quote(path),
+                                      " is shorter than its header; another "
+                                      "process has changed it"));
+    }
+    group.file.read(header.data(), header.size(), 0);
+    if (header != group.header_bytes) {
+      throw sdk::bug_error(sdk::text(sdk::quote(path),
+                                     " was begun for other tensors than this "
+                                     "process declares; all must declare the same"));
+    }
+    group.header_bytes = {};
+  }
+}
+
+void BundleWriter::settle_files() {
+  for (GroupFile& group : files_) {
+    if (durable_) group.file.sync();
+    group.file.finish();
+  }
+}
+
 void BundleWriter::remove_temporary() noexcept {
   files_.clear();
-  if (!temporary_.empty()) {
+  if (!temporary_.empty() && !joined_) {
     std::error_code error;
     fs::remove_all(temporary_, error);  // what is left, clean_temporaries removes
     temporary_.clear();
@@ -251,6 +291,7 @@ void BundleWriter::put(const std::string& group, const std::string& name, const 
 // of a page. So a tensor whose first slice comes in several runs is put together in memory and
 // written once, as long as all such tensors together stay within kStagingLimit.
 bool BundleWriter::stage(Target& target, const TensorEntry& entry, const Runs& runs) {
+  if (shared_) return false;  // the rest of the tensor is another process's to write
   if (!target.staged.empty()) return true;
   if (runs.run_count == 1 || target.written.size() > 1) return false;
   if (target.elements_written == target.elements) return false;  // the same box again
@@ -277,7 +318,8 @@ void BundleWriter::write_run(GroupFile& group, const void* data, std::uint64_t s
 void BundleWriter::scatter(GroupFile& group, std::uint64_t base, const Runs& runs,
                            const char* data) {
   RunCursor cursor(runs);
-  if (!use_windows(runs)) {
+  // Between the runs may lie what another process is writing.
+  if (shared_ || !use_windows(runs)) {
     for (; !cursor.done(); cursor.next()) {
       write_run(group, data + cursor.slice_offset(), runs.run_bytes, base + cursor.run_offset());
     }
@@ -317,6 +359,7 @@ void BundleWriter::put_text(const std::string& name, std::string_view text) {
 }
 
 void BundleWriter::check_complete() const {
+  if (shared_) return;
   for (const Target& target : targets_) {
     if (target.elements_written == target.elements) continue;
     const GroupFile& file = files_[target.file];
@@ -330,10 +373,8 @@ void BundleWriter::check_complete() const {
 void BundleWriter::commit() {
   try {
     check_complete();
-    for (GroupFile& group : files_) {
-      if (durable_) group.file.sync();
-      group.file.finish();
-    }
+    settle_files();
+    if (joined_) return;
     if (durable_) sdk::sync_directory(temporary_);
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
       if (errno == ENOTEMPTY || errno == EEXIST) {

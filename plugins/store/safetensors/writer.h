@@ -29,7 +29,12 @@ class BundleWriter {
   // then creates the temporary with every header written and every byte reserved. `durable` = false
   // skips the fsyncs.
   BundleWriter(std::string path, const std::vector<DeclaredTensor>& tensors, bool durable);
-  // Without commit: removes the temporary.
+  // Takes part in a bundle that another process has begun and shared. Its commit ends its part.
+  struct Joined {
+    std::string ticket;  // from share()
+  };
+  BundleWriter(Joined joined, const std::vector<DeclaredTensor>& tensors, bool durable);
+  // Without commit: removes the temporary, unless another process began it.
   ~BundleWriter();
   BundleWriter(const BundleWriter&) = delete;
   BundleWriter& operator=(const BundleWriter&) = delete;
@@ -41,6 +46,10 @@ class BundleWriter {
 
   // Refuses when a tensor lacks elements. After a failure nothing is visible at the final place.
   void commit();
+
+  // Lets other processes join, before the first put: what they write is not counted here, so a
+  // commit no longer checks that nothing is missing. The ticket is the temporary's place.
+  const std::string& share();
 
  private:
   struct GroupFile {
@@ -63,6 +72,8 @@ class BundleWriter {
   void check_space() const;
   void create_temporary();
   void create_files();
+  void open_files();
+  void settle_files();
   void remove_temporary() noexcept;
   bool record(Target& target, const TensorEntry& entry, const Box& box);
   bool stage(Target& target, const TensorEntry& entry, const Runs& runs);
@@ -77,6 +88,8 @@ class BundleWriter {
   std::string parent_;
   std::string temporary_;
   bool durable_;
+  bool shared_ = false;  // other processes write parts of the bundle
+  bool joined_ = false;  // another process began it
   int lock_fd_ = -1;
   std::vector<GroupFile> files_;
   std::vector<Target> targets_;

@@ -1,0 +1,186 @@
+#include "runtime/exec/communicator.h"
+
+#include <numeric>
+
+#include "runtime/status.h"
+
+namespace capstan {
+namespace {
+
+// The pieces of a request, alive while the backend copies them.
+struct Request {
+  capstan_comm_request c{};
+  std::vector<capstan_comm_item> items;
+  std::vector<std::vector<uint64_t>> counts;  // items point into them
+  std::string label;
+};
+
+int64_t Product(const Dims& shape, size_t begin, size_t end) {
+  return std::accumulate(shape.begin() + static_cast<ptrdiff_t>(begin),
+                         shape.begin() + static_cast<ptrdiff_t>(end), int64_t{1},
+                         std::multiplies<>());
+}
+
+capstan_comm_item Item(const void* send, void* recv, int64_t count) {
+  return {sizeof(capstan_comm_item), send, recv, static_cast<uint64_t>(count), nullptr, nullptr};
+}
+
+// How dim `dim` of operand i is divided: attribute counts, or even.
+std::vector<int64_t> Shares(const Op& op, size_t i, int64_t whole, int64_t ranks) {
+  const Dims counts = op.attrs.Ints("counts");
+  if (counts.empty()) return std::vector<int64_t>(static_cast<size_t>(ranks), whole / ranks);
+  const auto first = counts.begin() + static_cast<ptrdiff_t>(i) * ranks;
+  return {first, first + ranks};
+}
+
+// Gather and scatter along a dim: one item for every index of the dims before it.
+void DivideItems(const Op& op, const Tensor& whole, size_t i, int64_t ranks, int64_t index,
+                 char* full, char* part, bool gather, Request& request) {
+  const auto dim = static_cast<size_t>(op.attrs.Int("dim", 0));
+  const std::vector<int64_t> shares = Shares(op, i, whole.shape()[dim], ranks);
+  const int64_t inner = Product(whole.shape(), dim + 1, whole.shape().size());
+  const int64_t outer = Product(whole.shape(), 0, dim);
+  const int64_t size = DTypeBytes(whole.dtype());
+  std::vector<uint64_t> counts;
+  for (const int64_t share : shares) counts.push_back(static_cast<uint64_t>(share * inner));
+  request.counts.push_back(std::move(counts));
+  const uint64_t* list = request.counts.back().data();
+  const int64_t row = whole.shape()[dim] * inner, own = shares[static_cast<size_t>(index)] * inner;
+  for (int64_t o = 0; o < outer; ++o) {
+    char* const f = full + o * row * size;
+    char* const p = part + o * own * size;
+    capstan_comm_item item = gather ? Item(p, f, row) : Item(f, p, row);
+    (gather ? item.recv_counts : item.send_counts) = list;
+    request.items.push_back(item);
+  }
+}
+
+int32_t OperationOf(const std::string& kind) {
+  if (kind == "all_gather") return CAPSTAN_COMM_ALL_GATHER;
+  if (kind == "reduce_scatter") return CAPSTAN_COMM_REDUCE_SCATTER;
+  if (kind == "broadcast_from") return CAPSTAN_COMM_BROADCAST;
+  if (kind == "send" || kind == "send_grad") return CAPSTAN_COMM_SEND;
+  if (kind == "recv" || kind == "recv_grad") return CAPSTAN_COMM_RECV;
+  if (kind == "all_reduce" || kind == "reduce_from_group" || kind == "reduce_gradient")
+    return CAPSTAN_COMM_ALL_REDUCE;
+  return 0;
+}
+
+}  // namespace
+
+bool IsCommunication(const Op& op) {
+  return op.def->is(CAPSTAN_OP_COLLECTIVE) || OperationOf(op.kind()) != 0;
+}
+
+bool IsAlias(const Op& op) { return op.kind() == "copy_to_group" || op.kind() == "reinterpret"; }
+
+CommOperation::~CommOperation() { owner_->vtable_->release(owner_->self_, handle_); }
+
+capstan_status* CommOperation::Start(void* state, const capstan_kernel_args* args) {
+  auto* operation = static_cast<CommOperation*>(state);
+  const Communicator& owner = *operation->owner_;
+  return owner.vtable_->start(owner.self_, operation->handle_, args->queue);
+}
+
+capstan_status* CommOperation::Wait(void* state, const capstan_kernel_args*) {
+  auto* operation = static_cast<CommOperation*>(state);
+  const Communicator& owner = *operation->owner_;
+  return owner.vtable_->wait(owner.self_, operation->handle_, owner.timeout_s_);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(const capstan_comm_v1* vtable,
+                                                                   const capstan_host* host,
+                                                                   const capstan_options* options,
+                                                                   const Mesh* mesh, int64_t rank,
+                                                                   double timeout_s) {
+  int32_t score = 0;
+  CAPSTAN_RETURN_IF_ERROR(FromC(vtable->probe(host, &score)));
+  std::unique_ptr<Communicator> made(new Communicator());
+  made->vtable_ = vtable;
+  made->mesh_ = mesh;
+  made->rank_ = rank;
+  made->timeout_s_ = timeout_s;
+  CAPSTAN_RETURN_IF_ERROR(FromC(vtable->create(host, options, &made->self_)));
+  // All at once and in the mesh's order: making a group may wait for its members.
+  for (const MeshAxis& axis : mesh->axes()) {
+    if (axis.size > 1) CAPSTAN_RETURN_IF_ERROR(made->Group(axis.name).status());
+  }
+  return made;
+}
+
+Communicator::~Communicator() {
+  if (self_ == nullptr) return;
+  for (const auto& [ranks, group] : groups_) vtable_->group_destroy(self_, group);
+  vtable_->destroy(self_);
+}
+
+absl::Status Communicator::Register(void* memory, uint64_t bytes, int32_t fd, uint64_t offset) {
+  return FromC(vtable_->memory_register(self_, memory, bytes, fd, offset));
+}
+
+void Communicator::Unregister(void* memory) {
+  if (vtable_->memory_unregister != nullptr) vtable_->memory_unregister(self_, memory);
+}
+
+absl::StatusOr<void*> Communicator::Group(const std::string& axis) {
+  const std::vector<int32_t> ranks = mesh_->Group({axis}, rank_);
+  auto [it, fresh] = groups_.try_emplace(ranks, nullptr);
+  if (!fresh) return it->second;
+  absl::Status made =
+      FromC(vtable_->group_create(self_, ranks.data(), ranks.size(), 0, &it->second));
+  if (made.ok()) return it->second;
+  groups_.erase(it);
+  return Annotate(made, StrCat("making the group of axis ", axis));
+}
+
+absl::StatusOr<std::unique_ptr<CommOperation>> Communicator::Prepare(const Program& program,
+                                                                     const Op& op,
+                                                                     std::span<void* const> inputs,
+                                                                     std::span<void* const> outputs,
+                                                                     int microbatch) {
+  const std::string axis = op.attrs.String("axis", "");
+  const int64_t ranks = mesh_->Size(axis), index = mesh_->Index(axis, rank_);
+  Request request;
+  request.label = program.OpText(op.id);
+  capstan_comm_request& c = request.c;
+  c.struct_size = sizeof(c);
+  c.operation = OperationOf(op.kind());
+  if (c.operation == 0) {
+    return UnsupportedError("op '", op.kind(), "' of ", request.label,
+                            " has no operation of a communication backend");
+  }
+  c.reduce = op.attrs.String("reduce", "sum") == "max" ? CAPSTAN_COMM_MAX : CAPSTAN_COMM_SUM;
+  c.root = static_cast<int32_t>(op.attrs.Int("root", 0));
+  c.peer = static_cast<int32_t>(op.attrs.Int("peer", 0));
+  c.channel = static_cast<int32_t>(op.attrs.Int("channel", 0));
+  c.tag = microbatch;
+  const std::vector<TensorId>& tensors = op.inputs.empty() ? op.outputs : op.inputs;
+  c.dtype = program.tensor(tensors.front()).dtype();
+  const size_t count = tensors.size();
+  request.counts.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    char* in = op.inputs.empty() ? nullptr : static_cast<char*>(inputs[i]);
+    char* out = op.outputs.empty() ? nullptr : static_cast<char*>(outputs[i]);
+    if (c.operation == CAPSTAN_COMM_ALL_GATHER) {
+      DivideItems(op, program.tensor(op.outputs[i]), i, ranks, index, out, in, true, request);
+    } else if (c.operation == CAPSTAN_COMM_REDUCE_SCATTER) {
+      DivideItems(op, program.tensor(op.inputs[i]), i, ranks, index, in, out, false, request);
+    } else {
+      request.items.push_back(Item(in, out, program.tensor(tensors[i]).elements()));
+    }
+  }
+  c.item_count = request.items.size();
+  c.items = request.items.data();
+  c.label = request.label.c_str();
+  CAPSTAN_ASSIGN_OR_RETURN(void* group, Group(axis));
+  void* handle = nullptr;
+  CAPSTAN_RETURN_IF_ERROR(
+      Annotate(FromC(vtable_->prepare(self_, group, &c, &handle)), request.label));
+  return std::make_unique<CommOperation>(this, handle);
+}
+
+void Communicator::Abort(const std::string& reason) {
+  for (const auto& [ranks, group] : groups_) vtable_->abort(self_, group, reason.c_str());
+}
+
+}  // namespace capstan

@@ -1,0 +1,82 @@
+// Communication of a run: groups of ranks by mesh axis, and the operations of a Program's collectives
+// and messages, prepared once, started and waited for in the step loop.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "plugin_api/comm.h"
+#include "plugin_api/device.h"
+#include "runtime/mesh.h"
+#include "runtime/program/program.h"
+
+namespace capstan {
+
+class Communicator;
+
+// One prepared operation, released with it. The thunks have a kernel's signature, so that the step
+// loop calls starts and waits as it calls kernels; `state` is the CommOperation.
+class CommOperation {
+ public:
+  CommOperation(Communicator* owner, void* handle) : owner_(owner), handle_(handle) {}
+  ~CommOperation();
+  CommOperation(const CommOperation&) = delete;
+  CommOperation& operator=(const CommOperation&) = delete;
+
+  static capstan_status* Start(void* state, const capstan_kernel_args* args);
+  static capstan_status* Wait(void* state, const capstan_kernel_args* args);
+
+ private:
+  Communicator* owner_;
+  void* handle_;
+};
+
+// [main thread]
+class Communicator {
+ public:
+  // `timeout_s`: how long a wait may last before it fails, naming the ranks waited for.
+  static absl::StatusOr<std::unique_ptr<Communicator>> Create(const capstan_comm_v1* vtable,
+                                                              const capstan_host* host,
+                                                              const capstan_options* options,
+                                                              const Mesh* mesh, int64_t rank,
+                                                              double timeout_s);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  // Memory that collectives touch, where the device can share it (fd from export_memory).
+  absl::Status Register(void* memory, uint64_t bytes, int32_t fd, uint64_t offset);
+  void Unregister(void* memory);
+  bool registers() const { return vtable_->memory_register != nullptr; }
+
+  // The op bound to operands in memory; `label` names it in messages.
+  absl::StatusOr<std::unique_ptr<CommOperation>> Prepare(const Program& program, const Op& op,
+                                                         std::span<void* const> inputs,
+                                                         std::span<void* const> outputs,
+                                                         int microbatch);
+  // Every group gives up: waiting ranks return at once. [any thread]
+  void Abort(const std::string& reason);
+
+ private:
+  friend class CommOperation;
+  Communicator() = default;
+  absl::StatusOr<void*> Group(const std::string& axis);
+
+  const capstan_comm_v1* vtable_ = nullptr;
+  void* self_ = nullptr;
+  const Mesh* mesh_ = nullptr;
+  int64_t rank_ = 0;
+  double timeout_s_ = 0;
+  std::map<std::vector<int32_t>, void*> groups_;  // by members: axes of the same ranks share one
+};
+
+// True for ops that the host executes through a Communicator.
+bool IsCommunication(const Op& op);
+// True for ops that only say something about their operand: the output is the input's memory.
+bool IsAlias(const Op& op);
+
+}  // namespace capstan
