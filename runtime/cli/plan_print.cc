@@ -36,7 +36,7 @@ std::string HeadText(const PlanReport& r) {
   std::string text =
       StrCat(r.config, ": ", r.model, ", ", r.precision, ", ", absl::StrJoin(r.optimizers, " + "));
   if (!r.strategies.empty()) StrAppend(&text, ", ", absl::StrJoin(r.strategies, " + "));
-  return StrCat(text, ", device ", r.device, "\n");
+  return StrCat(text, ", device ", r.device, "\n", r.rank, r.rank.empty() ? "" : "\n");
 }
 
 std::string ParameterText(const PlanReport& r) {
@@ -71,7 +71,8 @@ std::string ComputeText(const PlanReport& r) {
     return absl::StrFormat("  %-22s %14s a step   %14s a token\n", name, FlopsText(flops),
                            FlopsText(flops / static_cast<double>(r.tokens)));
   };
-  return StrCat("\ncompute of a step of ", GroupedText(r.tokens), " tokens (", r.microbatches,
+  return StrCat("\ncompute of a step of ", GroupedText(r.tokens), " tokens",
+                r.rank.empty() ? "" : " a rank", " (", r.microbatches,
                 r.microbatches == 1 ? " microbatch of " : " microbatches of ", r.micro_batch, " x ",
                 r.sequence, ")\n", row("all launches", r.step_flops),
                 row("3 x forward (MFU)", r.model_flops), row("6 N + 12 L H D T", r.rule_flops),
@@ -159,6 +160,7 @@ std::string PlanJson(const PlanReport& r) {
       {"optimizers", r.optimizers},
       {"strategies", r.strategies},
       {"device", r.device},
+      {"rank", r.rank},
       {"programs", r.programs},
       {"batch",
        {{"micro", r.micro_batch},

@@ -18,15 +18,34 @@ constexpr const char* kRegions[] = {kParameters, kGradients, kOptimizerState, kS
 // A reader of a matrix that uses whole rows of it as they are multiplies by nothing.
 bool LooksUpRows(const std::string& kind) { return kind == "embedding" || kind == "gather"; }
 
+// Ops that read a parameter, those that read it gathered from several ranks in their place.
+std::vector<OpId> Readers(const Program& program, TensorId parameter) {
+  std::vector<OpId> readers;
+  for (const OpId user : program.Users(parameter)) {
+    const Op& op = program.op(user);
+    if (op.kind() != "all_gather") {
+      readers.push_back(user);
+      continue;
+    }
+    for (size_t i = 0; i < op.inputs.size(); ++i) {
+      if (op.inputs[i] != parameter) continue;
+      const std::vector<OpId> whole = program.Users(op.outputs[i]);
+      readers.insert(readers.end(), whole.begin(), whole.end());
+    }
+  }
+  return readers;
+}
+
 // The forward Program alone says how a parameter is used: no update or gradient reads it there.
 ParameterCounts CountParameters(const Program& forward, const Program& train) {
   ParameterCounts counts;
   for (TensorId id = 0; id < forward.tensor_limit(); ++id) {
     if (!forward.TensorAlive(id) || forward.tensor(id).kind != CAPSTAN_PARAMETER) continue;
     const Tensor& t = forward.tensor(id);
-    const int64_t n = t.elements();
+    if (t.view_of != kNone) continue;
+    const int64_t n = ElementCount(t.global_shape);
     bool looked_up = false, multiplied = false, in_layer = t.layer >= 0;
-    for (const OpId user : forward.Users(id)) {
+    for (const OpId user : Readers(forward, id)) {
       (LooksUpRows(forward.op(user).kind()) ? looked_up : multiplied) = true;
       in_layer = in_layer || forward.op(user).layer >= 0;
     }
@@ -89,6 +108,11 @@ void Describe(const Session& session, PlanReport& report) {
   report.microbatches = in.microbatches;
   report.sequence = in.sequence;
   report.tokens = in.micro_batch * in.microbatches * in.sequence;
+  const Mesh& mesh = session.host().mesh();
+  if (mesh.world() > 1) {
+    report.rank = StrCat("rank ", session.host().ranks().rank, " of ", mesh.world(), ", mesh ",
+                         mesh.ToString());
+  }
 }
 
 // Chowdhery et al. 2022 (PaLM), appendix B: a token costs 6 operations a multiplied parameter, and
@@ -133,7 +157,8 @@ absl::StatusOr<PlanReport> MakePlanReport(Session& session, const std::string& c
   report.total = plan.total_bytes();
   report.peak = plan.arena_peak();
   CAPSTAN_RETURN_IF_ERROR(CountOps(*train, plan, report));
-  CAPSTAN_ASSIGN_OR_RETURN(report.model_flops, ModelFlops(*eval, run.global_batch));
+  CAPSTAN_ASSIGN_OR_RETURN(report.model_flops,
+                           ModelFlops(*eval, report.micro_batch * report.microbatches));
   report.rule_flops = RuleFlops(report, session.model_info());
   CAPSTAN_ASSIGN_OR_RETURN(const capstan_memory_info memory, device->Memory());
   report.external = static_cast<int64_t>(memory.external_bytes);

@@ -23,8 +23,8 @@ absl::StatusOr<int> TrainCommand(const TrainArguments& arguments) {
   options.terminal = ::isatty(STDOUT_FILENO) != 0;
   options.print_every = 0;
   CAPSTAN_ASSIGN_OR_RETURN(const World world, DetectWorld(ProcessEnvironment()));
-  CAPSTAN_ASSIGN_OR_RETURN(
-      TrainResult result, TrainRank(world, arguments.config, arguments.set, options, host.get()));
+  CAPSTAN_ASSIGN_OR_RETURN(TrainResult result,
+                           TrainRank(world, arguments.config, arguments.set, options, host.get()));
   return result.stopped_on_request ? kExitStopped : kExitDone;
 }
 
