@@ -2,7 +2,14 @@
  *
  * Operations are prepared once (memory is registered, algorithms picked) and issued by `start`, which
  * does not block; `wait` blocks with a deadline. Collectives of one group match in the order they are
- * started. Messages match in order per (source, destination, channel); tags only check. */
+ * started. Messages match in order per (source, destination, channel); tags only check.
+ *
+ * Failure: a deadline that passed, a lost peer, an abort or a mismatch between ranks ends the group on
+ * every rank. All its waiters return, and every later start and wait says the same: TIMEOUT,
+ * PEER_LOST, or BUG for a mismatch, with the culprit's rank where it is known and a sentence that
+ * names the operation's label. Only group_destroy, release and poll are of use then. What received
+ * memory holds is undefined, and a stopped rank that wakes may still write into registered memory:
+ * end it before that memory is used again. */
 #ifndef CAPSTAN_PLUGIN_API_COMM_H_
 #define CAPSTAN_PLUGIN_API_COMM_H_
 
@@ -14,7 +21,8 @@ extern "C" {
 #endif
 
 /* Service "capstan.bootstrap/1": a small key-value exchange among the ranks of the job, used to form
- * groups. Blocks with the job's deadline. [any thread] */
+ * groups. `get` blocks until some rank has put the key, with the job's deadline; a key is put once and
+ * stays. Only ranks of the job can read or write it. [any thread] */
 #define CAPSTAN_BOOTSTRAP_SERVICE "capstan.bootstrap/1"
 typedef struct capstan_bootstrap_service {
   size_t struct_size;
@@ -38,12 +46,35 @@ typedef struct capstan_bootstrap_service {
 #define CAPSTAN_COMM_MAX 1
 #define CAPSTAN_COMM_AVERAGE 2
 
-/* One tensor of a coalesced operation. counts: elements per rank of the group (uneven allowed, zero
- * allowed) where the operation splits or joins it; NULL: even. */
+/* Reductions are element by element, in a fixed order: the result is bit-identical on every rank and
+ * from run to run. AVERAGE is the sum divided by the group's size, of floating types only. f16 and
+ * bf16 are summed in f32 and rounded once. Integers wrap. The sum and the maximum of bool are "or". A
+ * maximum with a NaN is a NaN. (A backend whose library orders sums by itself says so.) */
+
+/* One tensor of a coalesced operation. `count` is the number of elements of the whole tensor, n the
+ * group's size, i this rank's index in the group:
+ *
+ *   operation       send                         recv                          counts
+ *   ALL_REDUCE      count                        count                         -
+ *   BROADCAST       count, the root's only       count                         -
+ *   REDUCE_SCATTER  count                        part i                        send_counts: the parts
+ *   ALL_GATHER      part i                       count                         recv_counts: the parts
+ *   ALL_TO_ALL      count, part j goes to j      part j comes from j           both
+ *   SEND, RECV      count                        count                         -
+ *   BARRIER         no items
+ *
+ * Parts lie one behind the other in the order of the group; zero is allowed. Counts NULL: n equal
+ * parts, which must divide `count`; else they sum to `count` (recv_counts of ALL_TO_ALL: to whatever
+ * they do). Every rank passes the same parts (ALL_TO_ALL: send_counts[j] here is recv_counts[i]
+ * there).
+ *
+ * In place: ALL_REDUCE and BROADCAST with recv == send; ALL_GATHER with send, and REDUCE_SCATTER with
+ * recv, at part i of the whole tensor. Memory may not overlap in any other way, nor with other
+ * operations in flight, except where all only read. A pointer to zero elements may be NULL. */
 typedef struct capstan_comm_item {
   size_t struct_size;
   const void* send;
-  void* recv; /* may equal send where the operation allows it in place */
+  void* recv;
   uint64_t count;
   const uint64_t* send_counts;
   const uint64_t* recv_counts;
@@ -56,11 +87,11 @@ typedef struct capstan_comm_request {
   capstan_dtype dtype;
   int32_t root;    /* broadcast: index in the group */
   int32_t peer;    /* send, recv: index in the group */
-  int32_t channel; /* send, recv */
-  int32_t tag;
+  int32_t channel; /* send, recv: an order of messages of its own */
+  int32_t tag;     /* send, recv: equal on both sides, or the ranks disagree about the message */
   size_t item_count;
-  const capstan_comm_item* items;
-  const char* label; /* for messages: op and tensor */
+  const capstan_comm_item* items; /* read by `prepare` only; the memory is used until release */
+  const char* label; /* op and tensor, for messages; the same on every rank of a collective */
 } capstan_comm_request;
 
 typedef struct capstan_comm_capabilities {
@@ -76,8 +107,8 @@ typedef struct capstan_comm_capabilities {
 
 typedef struct capstan_comm_progress {
   size_t struct_size;
-  uint64_t started, finished; /* operations on this group */
-  int32_t waiting_for;        /* a rank of the world not heard from, -1 none */
+  uint64_t started, finished; /* operations of this rank on this group */
+  int32_t waiting_for; /* the rank of the world that the oldest unfinished one lacks, -1 none */
   int32_t reserved;
 } capstan_comm_progress;
 
@@ -91,27 +122,38 @@ typedef struct capstan_comm_v1 {
   /* Bytes/s and seconds between two ranks as the backend knows them; UNSUPPORTED where it does not. */
   capstan_status* (*link)(void* self, int32_t from, int32_t to, double* bandwidth, double* latency);
 
-  /* Memory the backend must own or know (shared arenas, registration). Both may be NULL. */
+  /* Memory the backend must own or know (shared arenas, registration). Both may be NULL. `memory` is
+   * mapped from `fd` (the device's export_memory; -1: not shareable) at `offset`. The backend keeps a
+   * duplicate of fd, the caller its own. Register before the operations on it are prepared, unregister
+   * after they are released. [any thread] */
   capstan_status* (*memory_register)(void* self, void* memory, uint64_t bytes, int32_t fd,
                                      uint64_t offset);
   void (*memory_unregister)(void* self, void* memory);
 
-  /* A group of ranks of the world, the same list on every member; made lazily. epoch: raised when
-   * membership changes. */
+  /* A group of ranks of the world, the same list on every member, this rank among them. Members need
+   * not call at the same moment, nor make several groups in the same order, as long as groups of equal
+   * lists and epochs are made in the same order. epoch: raised when membership changes.
+   * group_destroy while others still need this rank fails them with PEER_LOST. [any thread] */
   capstan_status* (*group_create)(void* self, const int32_t* ranks, size_t count, int64_t epoch,
                                   void** group);
   void (*group_destroy)(void* self, void* group);
 
+  /* An operation is local to the rank: preparing and releasing need no other rank. It may be started
+   * again once its wait has returned; released while in flight, its memory must live on until the
+   * others are done. USAGE names what is wrong with a request. [any thread] */
   capstan_status* (*prepare)(void* self, void* group, const capstan_comm_request* request,
                              void** operation);
   void (*release)(void* self, void* operation);
+  /* [one thread a group at a time] queue: of the device where `stream_order` is 1, else NULL. */
   capstan_status* (*start)(void* self, void* operation, void* queue);
+  /* Until the operation's memory is this rank's again and holds the result. timeout_s < 0: no
+   * deadline. [any thread] */
   capstan_status* (*wait)(void* self, void* operation, double timeout_s);
 
-  capstan_status* (*poll)(void* self, void* group,
-                          capstan_comm_progress* out); /* asynchronous errors */
+  /* How far the group is; the status that ended it, if one did. [any thread] */
+  capstan_status* (*poll)(void* self, void* group, capstan_comm_progress* out);
   void (*abort)(void* self, void* group,
-                const char* reason); /* [any thread] waiters return PEER_LOST */
+                const char* reason); /* waiters on every rank return PEER_LOST. [any thread] */
 } capstan_comm_v1;
 
 #ifdef __cplusplus

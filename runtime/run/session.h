@@ -37,7 +37,7 @@ class Session {
   const Config& config() const { return config_; }
   const Ingredients& ingredients() const { return ingredients_; }
   const capstan_model_info& model_info() const { return model_info_; }
-  HostEnvironment& host() { return *host_; }
+  HostEnvironment& host() const { return *host_; }
   const capstan_host* c_host() const;
 
   absl::StatusOr<Device*> device();  // made at the first call
