@@ -14,6 +14,7 @@ namespace {
 // Parsed arguments of every command, and the one that was chosen.
 struct CommandLine {
   TrainArguments train;
+  VerifyArguments verify;
   DumpArguments dump;
   PlanArguments plan;
   GenerateArguments generate;
@@ -51,7 +52,28 @@ void AddTrain(CLI::App& app, CommandLine& line) {
   c->add_flag("--fresh", line.train.fresh, "Refuse to continue an existing run");
   c->add_flag("--trace", line.train.trace,
               "Write a trace of the last step into the run directory (opens in Perfetto)");
+  c->add_option("--stop-after", line.train.stop_after)->group("");
+  c->add_option("--snapshot", line.train.snapshot)->group("");
+  c->add_flag("--alone", line.train.alone)->group("");
   c->callback([&line] { line.chosen = [&line] { return TrainCommand(line.train); }; });
+}
+
+void AddVerify(CLI::App& app, CommandLine& line) {
+  CLI::App* c = app.add_subcommand(
+      "verify", "Run a config on its mesh and on one rank, and compare what they compute");
+  c->add_option("config", line.verify.config, "TOML file")->required();
+  AddSet(c, line.verify.set);
+  c->add_option("--steps", line.verify.steps, "Steps of each run")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  c->add_option("--ranks", line.verify.ranks, "Number of ranks, where [mesh] leaves it open")
+      ->check(CLI::Range(1, 1 << 20));
+  c->add_option(
+       "--tolerance", line.verify.tolerance,
+       "Largest error allowed; by default what the components declare (1e-5 for exact ones)")
+      ->check(CLI::Range(0.0, 1.0));
+  c->add_flag("--json", line.verify.json, "Print JSON");
+  c->callback([&line] { line.chosen = [&line] { return VerifyCommand(line.verify); }; });
 }
 
 void AddInspect(CLI::App& app, CommandLine& line) {
@@ -150,6 +172,7 @@ int RunCommandLine(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", HostVersionText());
   AddTrain(app, line);
+  AddVerify(app, line);
   AddInspect(app, line);
   AddGenerate(app, line);
   AddData(app, line);

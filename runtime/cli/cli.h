@@ -19,11 +19,25 @@ int RunCommandLine(int argc, char** argv);
 struct TrainArguments {
   std::string config;
   std::vector<std::string> set;
-  int64_t ranks = 1;
+  int64_t ranks = 0;  // to start here; 0: none
   int64_t max_restarts = 0;
   bool fresh = false, trace = false;
+  // What verify asks of the runs it compares: as TrainOptions.
+  int64_t stop_after = 0;
+  std::string snapshot;
+  bool alone = false;
 };
 absl::StatusOr<int> TrainCommand(const TrainArguments& arguments);
+
+struct VerifyArguments {
+  std::string config;
+  std::vector<std::string> set;
+  int64_t steps = 5;
+  int64_t ranks = 0;     // where [mesh] leaves it open
+  double tolerance = 0;  // 0: what the components declare
+  bool json = false;
+};
+absl::StatusOr<int> VerifyCommand(const VerifyArguments& arguments);
 
 struct DumpArguments {
   std::string config;

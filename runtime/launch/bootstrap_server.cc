@@ -84,6 +84,7 @@ class BootstrapServer::Loop {
 
   void Run() {
     while (TakeOrders()) {
+      Deliver();
       Poll();
       Expire();
       Deliver();

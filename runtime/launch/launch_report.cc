@@ -211,11 +211,11 @@ class Judgement {
     const std::string seconds = absl::StrFormat("%g s", job_.deadline_s);
     switch (job_.cause) {
       case LauncherCause::kStopped:
-        return StrCat("it stayed so for ", seconds);
+        return StrCat("it stayed so for more than ", seconds);
       case LauncherCause::kSilent:
         return StrCat("it reported nothing far past its deadline of ", seconds);
       case LauncherCause::kOverdue:
-        return StrCat("it went on for ", seconds, " after another rank had ended");
+        return StrCat("it went on for more than ", seconds, " after another rank had ended");
       case LauncherCause::kToldTwice:
         return "the job was told to stop a second time, and ended without a checkpoint";
       case LauncherCause::kNone:
@@ -244,7 +244,7 @@ class Judgement {
     }
     // What one of those that ran out of patience says itself; they all say it of the same rank.
     const int first = Earliest([](const RankRecord& r) { return r.last.failed && ReportsAnother(r); });
-    if (first >= 0 && first != culprit &&
+    if (first >= 0 && first != culprit && job_.cause == LauncherCause::kNone &&
         (EndedAsTold(ranks_[culprit]) || EndedWell(ranks_[culprit]))) {
       StrAppend(&text, "; rank ", first, " says: ", ranks_[first].last.message);
     }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "runtime/launch/bootstrap_server.h"
 #include "runtime/launch/launch_report.h"
@@ -278,13 +279,15 @@ class Job {
     const auto passed = [now](SteadyTime since) {
       return std::chrono::duration<double>(now - since).count();
     };
+    // The ranks' own deadlines come first: they know what they wait for.
+    const double patience = deadline + std::clamp(deadline / 4, 0.5, 5.0);
     int overdue = -1;
     for (size_t r = 0; r < ranks_.size(); ++r) {
       Rank& rank = ranks_[r];
       if (!rank.alive) continue;
       overdue = static_cast<int>(r);
       if (!IsStopped(rank.record.pid)) rank.not_stopped = now;
-      if (passed(rank.not_stopped) > deadline) return Blame(LauncherCause::kStopped, r);
+      if (passed(rank.not_stopped) > patience) return Blame(LauncherCause::kStopped, r);
       const RankSnapshot page = pages_->Read(static_cast<int>(r));
       const bool waits =
           page.state == RankState::kWaiting || page.state == RankState::kCommunicating;
@@ -294,7 +297,7 @@ class Job {
         return Blame(LauncherCause::kSilent, r);
       }
     }
-    if (overdue >= 0 && first_end_.has_value() && passed(*first_end_) > deadline) {
+    if (overdue >= 0 && first_end_.has_value() && passed(*first_end_) > patience) {
       Blame(LauncherCause::kOverdue, overdue);
     }
   }
@@ -326,6 +329,11 @@ class Job {
   int cause_rank_ = -1;
 };
 
+// More is a typing error that would take the machine down.
+int MostRanks() {
+  return std::max(256, 16 * static_cast<int>(std::thread::hardware_concurrency()));
+}
+
 // Two pipes a rank.
 void RaiseDescriptorLimit() {
   rlimit limit{};
@@ -347,6 +355,10 @@ void OpenStandardDescriptors() {
 }  // namespace
 
 absl::StatusOr<int> LaunchLocal(const LaunchOptions& options) {
+  if (options.ranks < 1 || options.ranks > MostRanks()) {
+    return UsageError("--ranks: ", options.ranks, " ranks on this machine of ",
+                      std::thread::hardware_concurrency(), " cores; start 1 to ", MostRanks());
+  }
   OpenStandardDescriptors();
   RaiseDescriptorLimit();
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<LaunchSignals> signals, LaunchSignals::Take());

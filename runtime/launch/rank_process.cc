@@ -50,7 +50,8 @@ absl::StatusOr<pid_t> StartRank(const RankStart& start) {
   const std::vector<char*> argv = Pointers(start.argv), environment = Pointers(start.environment);
   int news[2];
   if (::pipe2(news, O_CLOEXEC) != 0) {
-    return ResourceError("cannot make a pipe: ", std::string(strerror(errno)));
+    return ResourceError("cannot make a pipe: ", std::string(strerror(errno)),
+                         "; ask for fewer ranks, or raise the limit (ulimit -n)");
   }
   Fd read_end(news[0]), write_end(news[1]);
   const pid_t launcher = ::getpid();

@@ -115,7 +115,12 @@ absl::StatusOr<RankStatus> RankStatus::Open(const World& world) {
                       " is the status memory of another version of capstan");
   }
   status.watched_ = true;
-  status.Republish(RankState::kStarting, -1);
+  status.writes_ = status.page_->writes.load(kRelaxed);
+  if (status.writes_ == 0) {
+    status.Republish(RankState::kStarting, -1);
+  } else {  // opened before: what it says still holds
+    status.step_ = status.page_->slots[status.writes_ % 2].step.load(kRelaxed);
+  }
   return status;
 }
 

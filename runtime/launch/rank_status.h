@@ -69,7 +69,8 @@ using MappedPages = std::unique_ptr<StatusPage, Unmap>;
 // The page of this rank. [the thread that runs the steps, except where it says otherwise]
 class RankStatus {
  public:
-  // The launcher's page where it made one, otherwise memory that nobody reads.
+  // The launcher's page where it made one, otherwise memory that nobody reads. Opened again, the page
+  // keeps what it says; one of the two may then write steps and ops.
   static absl::StatusOr<RankStatus> Open(const World& world);
   RankStatus(RankStatus&&) = default;
   RankStatus& operator=(RankStatus&&) = default;

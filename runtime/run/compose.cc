@@ -284,21 +284,7 @@ class Composer {
     return SameDType(parameter, kF64) ? kF64 : kF32;
   }
 
-  // What the gradient phase left to update from: of each parameter, or of a part of it, the
-  // gradient; where parts (views) were made of a gradient, those in its place. A bucket belongs to
-  // no parameter.
-  std::vector<TensorId> Gradients() const {
-    std::vector<TensorId> all;
-    std::set<TensorId> divided;
-    for (TensorId t = 0; t < program_->tensor_limit(); ++t) {
-      if (!program_->TensorAlive(t) || program_->tensor(t).kind != CAPSTAN_GRADIENT) continue;
-      if (!program_->TensorAlive(program_->tensor(t).of)) continue;
-      all.push_back(t);
-      divided.insert(program_->tensor(t).view_of);
-    }
-    std::erase_if(all, [&](TensorId t) { return divided.contains(t); });
-    return all;
-  }
+  std::vector<TensorId> Gradients() const { return UpdatedGradients(*program_); }
 
   absl::Status RefusePartial() const {
     std::map<std::string, int> partial;
@@ -478,6 +464,19 @@ class Composer {
 };
 
 }  // namespace
+
+std::vector<TensorId> UpdatedGradients(const Program& program) {
+  std::vector<TensorId> all;
+  std::set<TensorId> divided;
+  for (TensorId t = 0; t < program.tensor_limit(); ++t) {
+    if (!program.TensorAlive(t) || program.tensor(t).kind != CAPSTAN_GRADIENT) continue;
+    if (!program.TensorAlive(program.tensor(t).of)) continue;
+    all.push_back(t);
+    divided.insert(program.tensor(t).view_of);
+  }
+  std::erase_if(all, [&](TensorId t) { return divided.contains(t); });
+  return all;
+}
 
 absl::StatusOr<std::vector<std::string>> PhaseOrder(const Ingredients& in) {
   std::vector<std::string> order = StandardPhases();

@@ -88,6 +88,10 @@ absl::StatusOr<std::unique_ptr<Program>> ComposeGenerate(const Ingredients& in, 
                                                          const GenerateShape& shape,
                                                          const PhaseObserver& observer = {});
 
+// What the gradient phase left to update from: of each parameter, or of a part of it, the gradient;
+// where parts (views) were made of a gradient, those in its place. A bucket belongs to no parameter.
+std::vector<TensorId> UpdatedGradients(const Program& program);
+
 // The phases of a run in order, those of strategies included.
 absl::StatusOr<std::vector<std::string>> PhaseOrder(const Ingredients& in);
 

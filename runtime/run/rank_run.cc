@@ -6,8 +6,9 @@
 namespace capstan {
 namespace {
 
-RankInfo InfoOf(const World& world) {
+RankInfo InfoOf(const World& world, bool alone = false) {
   RankInfo info;
+  info.alone = alone;
   info.rank = world.rank;
   info.world_size = world.size;
   info.local_rank = world.local_rank;
@@ -42,7 +43,7 @@ absl::StatusOr<TrainResult> Run(Session& session, const TrainOptions& options, W
 absl::StatusOr<TrainResult> TrainRank(const World& world, const std::string& config,
                                       const std::vector<std::string>& overrides,
                                       const TrainOptions& options, HostEnvironment* host) {
-  host->SetRanks(InfoOf(world));
+  host->SetRanks(InfoOf(world, options.alone));
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
                            Session::Open(config, overrides, host));
   if (world.size == 1) return Train(*session, options);

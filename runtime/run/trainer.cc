@@ -16,6 +16,7 @@
 #include "runtime/run/progress.h"
 #include "runtime/run/run_lock.h"
 #include "runtime/run/trace.h"
+#include "runtime/run/verify.h"
 #include "runtime/status.h"
 
 namespace capstan {
@@ -91,14 +92,20 @@ class Trainer {
     const double start = Now();
     const int64_t first = step_;
     bool asked = stop.any() && ranks_.size() == 1;  // several ranks stop together, after a step
-    while (step_ < steps_ && !asked) {
+    const int64_t last = options_.stop_after > 0 ? std::min(steps_, options_.stop_after) : steps_;
+    while (step_ < last && !asked) {
       CAPSTAN_ASSIGN_OR_RETURN(asked, Step(start, first, stop.any()));
       CAPSTAN_RETURN_IF_ERROR(MaybeValidate());
-      if (run_.checkpoint_every > 0 && step_ % run_.checkpoint_every == 0 && step_ < steps_) {
+      if (run_.checkpoint_every > 0 && step_ % run_.checkpoint_every == 0 && step_ < last) {
         CAPSTAN_RETURN_IF_ERROR(Save());
       }
     }
-    if (step_ != saved_step_) CAPSTAN_RETURN_IF_ERROR(Save());
+    if (!options_.snapshot.empty()) {
+      CAPSTAN_RETURN_IF_ERROR(
+          WriteSnapshot(*store_, ranks_, options_.snapshot, *train_, *storage_, records_));
+    } else if (step_ != saved_step_) {
+      CAPSTAN_RETURN_IF_ERROR(Save());
+    }
     for (Tracker& t : trackers_) CAPSTAN_RETURN_IF_ERROR(t->flush(t.self()));
     result_.step = step_;
     result_.stopped_on_request = step_ < steps_;
@@ -291,6 +298,7 @@ class Trainer {
                        "; lower optimizer.lr, lengthen optimizer.schedule.warmup_steps or set "
                        "optimizer.clip_norm");
     }
+    if (!options_.snapshot.empty()) records_.push_back({loss, norm});
     ++step_;
     samples_ += run_.global_batch;
     tokens_ = samples_ * run_.sequence_length;
@@ -396,6 +404,7 @@ class Trainer {
   std::optional<BatchLoader> train_loader_, eval_loader_;
   std::vector<Tracker> trackers_;
   std::vector<std::string> notices_;
+  std::vector<StepRecord> records_;
   std::string model_config_;
   Progress* progress_ = nullptr;
   int64_t step_ = 0, steps_ = 0, samples_ = 0, tokens_ = 0;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "runtime/run/compose.h"
 #include "runtime/run/convert.h"
 #include "runtime/run/shares.h"
 #include "runtime/status.h"
@@ -23,6 +24,26 @@ bool Saved(const Tensor& t) {
   if (t.view_of != kNone) return false;
   if (t.kind == CAPSTAN_PARAMETER) return true;
   return t.kind == CAPSTAN_STATE && t.role != "metric" && t.role != "cache";
+}
+
+// The name of the parameter that a gradient, or a part of one, belongs to.
+std::string ParameterOf(const Program& program, const Tensor& gradient) {
+  TensorId id = gradient.of;
+  while (program.tensor(id).view_of != kNone) id = program.tensor(id).view_of;
+  return program.tensor(id).name;
+}
+
+// In a snapshot every tensor keeps the Program's own name and orientation.
+StoredSlice SnapshotSlice(const Program& program, const Tensor& t) {
+  StoredSlice s;
+  s.group = t.kind == CAPSTAN_PARAMETER  ? kSnapshotParameters
+            : t.kind == CAPSTAN_GRADIENT ? kSnapshotGradients
+                                         : kOptimizerGroup;
+  s.name = t.kind == CAPSTAN_GRADIENT ? ParameterOf(program, t) + ".grad" : t.name;
+  s.shape = t.global_shape;
+  s.start = t.slice_start;
+  s.extent = t.shape();
+  return s;
 }
 
 StoredSlice SliceOf(const Tensor& t) {
@@ -75,8 +96,7 @@ struct Piece {
   StoredSlice stored;
 };
 
-std::vector<Piece> PiecesOf(const Tensor& t) {
-  const StoredSlice whole = SliceOf(t);
+std::vector<Piece> PiecesOf(const Tensor& t, const StoredSlice& whole) {
   if (t.shape().empty() || t.elements() == 0) return {{0, 1, 0, t.elements(), whole}};
   const int64_t rows = t.shape()[0], row = t.elements() / rows;
   const int64_t step =
@@ -100,10 +120,11 @@ struct Staging {
 
 // Writes this rank's share of a tensor: ranks that hold the same slice take its pieces in turns.
 absl::Status PutTensor(const Store& store, void* writer, const Program& program, Storage& storage,
-                       TensorId id, const Shares::Share& share, Staging& staging) {
+                       TensorId id, const StoredSlice& stored, const Shares::Share& share,
+                       Staging& staging) {
   const Tensor& t = program.tensor(id);
   const int64_t size = DTypeBytes(t.dtype());
-  const std::vector<Piece> pieces = PiecesOf(t);
+  const std::vector<Piece> pieces = PiecesOf(t, stored);
   const auto turn = static_cast<uint64_t>(sdk::rng_key(pieces[0].stored.name)) >> 32;
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (static_cast<int64_t>((turn + i) % static_cast<uint64_t>(share.count)) != share.index)
@@ -123,10 +144,6 @@ absl::Status PutTensor(const Store& store, void* writer, const Program& program,
   }
   return absl::OkStatus();
 }
-
-struct NamedText {
-  std::string name, text;
-};
 
 // A bundle that all ranks write, each its share; the lead alone begins it and makes it visible.
 class BundleJob {
@@ -195,25 +212,37 @@ class BundleJob {
   void* writer_ = nullptr;
 };
 
+// A tensor of the Program and where it goes.
+struct Placed {
+  TensorId id;
+  StoredSlice slice;
+};
+
 absl::Status WriteBundle(const Store& store, const Ranks& ranks, const std::string& path,
-                         const Program& program, Storage& storage, bool parameters_only,
+                         const Program& program, Storage& storage, const std::vector<Placed>& list,
                          const std::vector<NamedText>& texts) {
-  const std::vector<TensorId> list = SavedTensors(program, parameters_only);
   std::vector<std::pair<StoredSlice, DType>> mine;
-  for (TensorId id : list)
-    mine.emplace_back(SliceOf(program.tensor(id)), program.tensor(id).dtype());
+  for (const Placed& p : list) mine.emplace_back(p.slice, program.tensor(p.id).dtype());
   CAPSTAN_ASSIGN_OR_RETURN(const Shares shares, ShareOut(ranks, "checkpoint shares", mine));
   BundleJob job(store, ranks, path);
   CAPSTAN_RETURN_IF_ERROR(Annotate(job.Begin(shares), StrCat("writing ", path)));
   auto write = [&]() -> absl::Status {
     Staging staging;
-    for (size_t i = 0; i < list.size(); ++i) {
-      CAPSTAN_RETURN_IF_ERROR(PutTensor(store, job.writer(), program, storage, list[i],
-                                        shares.Of(mine[i].first), staging));
+    for (const Placed& p : list) {
+      CAPSTAN_RETURN_IF_ERROR(PutTensor(store, job.writer(), program, storage, p.id, p.slice,
+                                        shares.Of(p.slice), staging));
     }
     return absl::OkStatus();
   };
   return Annotate(job.End(write(), texts), StrCat("writing ", path));
+}
+
+std::vector<Placed> PublishedPlaces(const Program& program, bool parameters_only) {
+  std::vector<Placed> list;
+  for (TensorId id : SavedTensors(program, parameters_only)) {
+    list.push_back({id, SliceOf(program.tensor(id))});
+  }
+  return list;
 }
 
 // An open bundle.
@@ -273,7 +302,7 @@ class Reader {
                        ", the model's '", t.name, "' needs ", ShapeString(s.shape),
                        "; check the model's options against the weights");
     }
-    for (Piece& piece : PiecesOf(t)) {
+    for (Piece& piece : PiecesOf(t, SliceOf(t))) {
       piece.stored.name = s.name;
       CAPSTAN_RETURN_IF_ERROR(GetPiece(program, storage, id, piece, stored.dtype));
     }
@@ -474,7 +503,8 @@ absl::Status SaveCheckpoint(const Store& store, const Ranks& ranks, const std::s
   manifest["seed"] = info.seed;
   manifest["ops"] = OpVersions(program);
   const std::string path = CheckpointPath(directory, info.step);
-  CAPSTAN_RETURN_IF_ERROR(WriteBundle(store, ranks, path, program, storage, false,
+  CAPSTAN_RETURN_IF_ERROR(WriteBundle(store, ranks, path, program, storage,
+                                      PublishedPlaces(program, false),
                                       {{"config.json", info.model_config_json},
                                        {"config.toml", info.config_toml},
                                        {kManifest, manifest.dump(1) + "\n"}}));
@@ -484,6 +514,19 @@ absl::Status SaveCheckpoint(const Store& store, const Ranks& ranks, const std::s
     CAPSTAN_RETURN_IF_ERROR(store->remove(store.self(), StrCat(directory, "/", names[i]).c_str()));
   }
   return absl::OkStatus();
+}
+
+absl::Status SaveSnapshot(const Store& store, const Ranks& ranks, const std::string& path,
+                          const Program& program, Storage& storage,
+                          const std::vector<NamedText>& texts) {
+  std::vector<Placed> list;
+  for (TensorId id : SavedTensors(program, false)) {
+    list.push_back({id, SnapshotSlice(program, program.tensor(id))});
+  }
+  for (TensorId id : UpdatedGradients(program)) {
+    list.push_back({id, SnapshotSlice(program, program.tensor(id))});
+  }
+  return WriteBundle(store, ranks, path, program, storage, list, texts);
 }
 
 absl::StatusOr<std::string> NewestCheckpoint(const Store& store, const std::string& directory) {
@@ -524,7 +567,7 @@ absl::StatusOr<std::string> ReadBundleText(const Store& store, const std::string
 
 absl::Status ExportWeights(const Store& store, const std::string& folder, const Program& program,
                            Storage& storage, const std::string& model_config_json) {
-  return WriteBundle(store, Ranks(), folder, program, storage, true,
+  return WriteBundle(store, Ranks(), folder, program, storage, PublishedPlaces(program, true),
                      {{"config.json", model_config_json}});
 }
 

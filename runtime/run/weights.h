@@ -46,6 +46,21 @@ absl::Status SaveCheckpoint(const Store& store, const Ranks& ranks, const std::s
                             const Program& program, Storage& storage, const CheckpointInfo& info,
                             int64_t keep);
 
+// A text file of a bundle.
+struct NamedText {
+  std::string name, text;
+};
+
+// Groups of a snapshot besides "optimizer", as a checkpoint has it.
+inline constexpr const char* kSnapshotParameters = "parameter";
+inline constexpr const char* kSnapshotGradients = "gradient";
+
+// Parameters, states and the gradients of the last step under the Program's own names, so that two
+// runs can be compared tensor by tensor. Gradients are named <parameter>.grad. All ranks call it.
+absl::Status SaveSnapshot(const Store& store, const Ranks& ranks, const std::string& path,
+                          const Program& program, Storage& storage,
+                          const std::vector<NamedText>& texts);
+
 // Path of the newest complete checkpoint, "" when there is none.
 absl::StatusOr<std::string> NewestCheckpoint(const Store& store, const std::string& directory);
 

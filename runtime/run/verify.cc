@@ -1,0 +1,167 @@
+#include "runtime/run/verify.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "nlohmann/json.hpp"
+#include "runtime/run/convert.h"
+#include "runtime/status.h"
+
+namespace capstan {
+namespace {
+
+constexpr const char* kSteps = "capstan.json";  // what makes a folder a bundle to the store
+constexpr double kFloor = 1e-3;                 // of the norm of all tensors of a kind
+constexpr double kNoise = 1e-6;  // a gradient this small against the norm of all is rounding
+
+// An open snapshot.
+class Snapshot {
+ public:
+  static absl::StatusOr<std::unique_ptr<Snapshot>> Open(const Store& store,
+                                                        const std::string& path) {
+    std::unique_ptr<Snapshot> s(new Snapshot(store));
+    CAPSTAN_RETURN_IF_ERROR(store->open(store.self(), path.c_str(), &s->handle_));
+    for (size_t i = 0; i < store->tensor_count(store.self(), s->handle_); ++i) {
+      capstan_store_tensor t{};
+      t.struct_size = sizeof(t);
+      CAPSTAN_RETURN_IF_ERROR(store->tensor(store.self(), s->handle_, i, &t));
+      s->tensors_[{t.group, t.name}] = {t.dtype, Dims(t.shape, t.shape + t.ndim)};
+    }
+    const char* text = nullptr;
+    size_t size = 0;
+    CAPSTAN_RETURN_IF_ERROR(store->get_text(store.self(), s->handle_, kSteps, &text, &size));
+    const auto json = nlohmann::json::parse(std::string(text, size), nullptr, false);
+    if (!json.is_array()) return DataError(path, "/", kSteps, " is not a list of steps");
+    for (const auto& step : json) s->steps_.push_back({step["loss"], step["grad_norm"]});
+    return s;
+  }
+  ~Snapshot() {
+    if (handle_ != nullptr) store_->close(store_.self(), handle_);
+  }
+
+  using Key = std::pair<std::string, std::string>;  // group, name
+  struct Shape {
+    DType dtype;
+    Dims shape;
+  };
+  const std::map<Key, Shape>& tensors() const { return tensors_; }
+  const std::vector<StepRecord>& steps() const { return steps_; }
+
+  absl::StatusOr<std::vector<double>> Values(const Key& key) const {
+    const Shape& t = tensors_.at(key);
+    const int64_t n = ElementCount(t.shape);
+    std::vector<char> raw(static_cast<size_t>(n * DTypeBytes(t.dtype)));
+    const Dims start(t.shape.size(), 0);
+    const capstan_store_slice slice{sizeof(capstan_store_slice),
+                                    key.second.c_str(),
+                                    key.first.c_str(),
+                                    static_cast<int32_t>(t.shape.size()),
+                                    start.data(),
+                                    t.shape.data(),
+                                    raw.data()};
+    CAPSTAN_RETURN_IF_ERROR(store_->get(store_.self(), handle_, &slice));
+    std::vector<double> values(static_cast<size_t>(n));
+    CAPSTAN_RETURN_IF_ERROR(
+        Convert(raw.data(), t.dtype, reinterpret_cast<char*>(values.data()), kF64, n));
+    return values;
+  }
+
+ private:
+  explicit Snapshot(const Store& store) : store_(store) {}
+  const Store& store_;
+  void* handle_ = nullptr;
+  std::map<Key, Shape> tensors_;
+  std::vector<StepRecord> steps_;
+};
+
+const char* KindOf(const std::string& group) {
+  return group == kSnapshotParameters  ? "parameter"
+         : group == kSnapshotGradients ? "gradient"
+                                       : "state";
+}
+
+struct Magnitudes {
+  double largest = 0, squares = 0, difference = 0;
+};
+
+absl::StatusOr<Magnitudes> Compare(const Snapshot& a, const Snapshot& b, const Snapshot::Key& key) {
+  CAPSTAN_ASSIGN_OR_RETURN(const std::vector<double> x, a.Values(key));
+  CAPSTAN_ASSIGN_OR_RETURN(const std::vector<double> y, b.Values(key));
+  Magnitudes m;
+  for (size_t i = 0; i < x.size(); ++i) {
+    m.largest = std::max(m.largest, std::abs(y[i]));
+    m.squares += y[i] * y[i];
+    const double d = std::abs(x[i] - y[i]);
+    if (!(d <= m.difference)) m.difference = d;  // a NaN counts
+  }
+  return m;
+}
+
+absl::Status CompareSteps(const Snapshot& a, const Snapshot& b, std::vector<Difference>& out) {
+  if (a.steps().size() != b.steps().size()) {
+    return BugError("one run made ", a.steps().size(), " steps, the other ", b.steps().size());
+  }
+  for (size_t i = 0; i < a.steps().size(); ++i) {
+    const auto relative = [](double x, double y) {
+      return std::abs(x - y) / std::max(std::abs(y), 1e-30);
+    };
+    const std::string name = StrCat("step ", i + 1);
+    out.push_back({"loss", name, relative(a.steps()[i].loss, b.steps()[i].loss), false});
+    out.push_back(
+        {"grad_norm", name, relative(a.steps()[i].grad_norm, b.steps()[i].grad_norm), false});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status WriteSnapshot(const Store& store, const Ranks& ranks, const std::string& path,
+                           const Program& program, Storage& storage,
+                           const std::vector<StepRecord>& steps) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const StepRecord& s : steps) list.push_back({{"loss", s.loss}, {"grad_norm", s.grad_norm}});
+  return SaveSnapshot(store, ranks, path, program, storage, {{kSteps, list.dump()}});
+}
+
+absl::StatusOr<std::vector<Difference>> CompareSnapshots(const Store& store,
+                                                         const std::string& path,
+                                                         const std::string& reference) {
+  CAPSTAN_ASSIGN_OR_RETURN(const auto a, Snapshot::Open(store, path));
+  CAPSTAN_ASSIGN_OR_RETURN(const auto b, Snapshot::Open(store, reference));
+  std::vector<Difference> out;
+  CAPSTAN_RETURN_IF_ERROR(CompareSteps(*a, *b, out));
+  std::map<Snapshot::Key, Magnitudes> all;
+  std::map<std::string, double> squares;  // by group
+  for (const auto& [key, t] : b->tensors()) {
+    const auto other = a->tensors().find(key);
+    if (other == a->tensors().end() || other->second.shape != t.shape) {
+      return BugError(KindOf(key.first), " '", key.second, "' of shape ", ShapeString(t.shape),
+                      " is in the run of one rank, but not, or with another shape, in the other");
+    }
+    CAPSTAN_ASSIGN_OR_RETURN(all[key], Compare(*a, *b, key));
+    squares[key.first] += all[key].squares;
+  }
+  if (a->tensors().size() != b->tensors().size()) {
+    return BugError("the run holds ", a->tensors().size(), " tensors, that of one rank ",
+                    b->tensors().size());
+  }
+  const double gradient_norm = std::sqrt(squares[kSnapshotGradients]);
+  for (const auto& [key, m] : all) {
+    Difference d{KindOf(key.first), key.second, 0, false};
+    const double scale = std::max(m.largest, kFloor * std::sqrt(squares[key.first]));
+    d.error = m.difference == 0 ? 0 : m.difference / std::max(scale, 1e-30);
+    const std::string parameter =
+        d.kind == "state" ? key.second.substr(0, key.second.rfind('.')) : key.second;
+    const auto gradient = all.find({kSnapshotGradients, parameter + ".grad"});
+    d.noise = gradient != all.end() && gradient->second.largest < kNoise * gradient_norm;
+    out.push_back(std::move(d));
+  }
+  std::stable_sort(out.begin(), out.end(), [](const Difference& x, const Difference& y) {
+    if (std::isnan(x.error) != std::isnan(y.error)) return std::isnan(x.error);
+    return x.error > y.error;
+  });
+  return out;
+}
+
+}  // namespace capstan

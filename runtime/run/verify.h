@@ -1,0 +1,40 @@
+// Proof that a composition trains as one rank would: both are run on the same data, and what they
+// leave is compared.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/run/weights.h"
+
+namespace capstan {
+
+// Loss and gradient norm of every step of a run, as a snapshot keeps them.
+struct StepRecord {
+  double loss = 0, grad_norm = 0;
+};
+
+// Writes parameters, optimizer states and the gradients of the last step as one bundle, and the
+// steps. All ranks call it.
+absl::Status WriteSnapshot(const Store& store, const Ranks& ranks, const std::string& path,
+                           const Program& program, Storage& storage,
+                           const std::vector<StepRecord>& steps);
+
+// One thing compared. error: the largest absolute difference over the larger of the reference's
+// largest magnitude and 1e-3 of the norm of all tensors of its kind.
+struct Difference {
+  std::string kind;  // "loss", "grad_norm", "gradient", "parameter", "state"
+  std::string name;  // a tensor, or "step 3"
+  double error = 0;
+  // Not judged: the gradient is zero but for rounding, which an optimizer that divides by its size
+  // (Adam) turns into steps of full length.
+  bool noise = false;
+};
+
+// Largest error first. Refuses snapshots that do not hold the same tensors.
+absl::StatusOr<std::vector<Difference>> CompareSnapshots(const Store& store,
+                                                         const std::string& path,
+                                                         const std::string& reference);
+
+}  // namespace capstan
