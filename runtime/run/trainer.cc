@@ -108,7 +108,7 @@ class Trainer {
     }
     for (Tracker& t : trackers_) CAPSTAN_RETURN_IF_ERROR(t->flush(t.self()));
     result_.step = step_;
-    result_.stopped_on_request = step_ < steps_;
+    result_.stopped_on_request = asked && step_ < last;
     return result_;
   }
 

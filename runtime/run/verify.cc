@@ -82,7 +82,8 @@ const char* KindOf(const std::string& group) {
 }
 
 struct Magnitudes {
-  double largest = 0, squares = 0, difference = 0;
+  double largest = 0, squares = 0;
+  double difference = 0, square_difference = 0;
 };
 
 absl::StatusOr<Magnitudes> Compare(const Snapshot& a, const Snapshot& b, const Snapshot::Key& key) {
@@ -94,6 +95,7 @@ absl::StatusOr<Magnitudes> Compare(const Snapshot& a, const Snapshot& b, const S
     m.squares += y[i] * y[i];
     const double d = std::abs(x[i] - y[i]);
     if (!(d <= m.difference)) m.difference = d;  // a NaN counts
+    m.square_difference += d * d;
   }
   return m;
 }
@@ -149,8 +151,11 @@ absl::StatusOr<std::vector<Difference>> CompareSnapshots(const Store& store,
   const double gradient_norm = std::sqrt(squares[kSnapshotGradients]);
   for (const auto& [key, m] : all) {
     Difference d{KindOf(key.first), key.second, 0, false};
-    const double scale = std::max(m.largest, kFloor * std::sqrt(squares[key.first]));
-    d.error = m.difference == 0 ? 0 : m.difference / std::max(scale, 1e-30);
+    const bool gradient_kind = key.first == kSnapshotGradients;
+    const double size = gradient_kind ? m.largest : std::sqrt(m.squares);
+    const double difference = gradient_kind ? m.difference : std::sqrt(m.square_difference);
+    const double scale = std::max(size, kFloor * std::sqrt(squares[key.first]));
+    d.error = difference == 0 ? 0 : difference / std::max(scale, 1e-30);
     const std::string parameter =
         d.kind == "state" ? key.second.substr(0, key.second.rfind('.')) : key.second;
     const auto gradient = all.find({kSnapshotGradients, parameter + ".grad"});

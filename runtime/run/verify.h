@@ -21,8 +21,11 @@ absl::Status WriteSnapshot(const Store& store, const Ranks& ranks, const std::st
                            const Program& program, Storage& storage,
                            const std::vector<StepRecord>& steps);
 
-// One thing compared. error: the largest absolute difference over the larger of the reference's
-// largest magnitude and 1e-3 of the norm of all tensors of its kind.
+// One thing compared. The error of a gradient is the largest absolute difference over the larger of
+// the reference's largest magnitude and 1e-3 of the norm of all gradients. Of a parameter or state it
+// is the norm of the difference over the norm of the reference, with the same floor: Adam's first
+// steps have full length wherever a gradient is not exactly zero, so that single elements whose
+// gradients nearly cancel differ by more than their gradients do.
 struct Difference {
   std::string kind;  // "loss", "grad_norm", "gradient", "parameter", "state"
   std::string name;  // a tensor, or "step 3"
