@@ -109,7 +109,7 @@ Verdict Judge(const std::vector<Difference>& all, double tolerance) {
       ++verdict.unjudged;
       continue;
     }
-    if (!(d.error <= tolerance)) verdict.good = false;
+    if (!(d.error <= tolerance * static_cast<double>(d.steps))) verdict.good = false;
     if (!seen[d.kind]) verdict.worst.push_back(d);
     seen[d.kind] = true;
   }
@@ -128,7 +128,8 @@ void Print(const VerifyArguments& arguments, const std::string& mesh, const Verd
                           "  not judged: %d tensors whose gradients are zero but for rounding\n",
                           verdict.unjudged);
   }
-  absl::StrAppendFormat(&text, "%s within %.1e\n", verdict.good ? "equal" : "NOT equal", tolerance);
+  absl::StrAppendFormat(&text, "%s within %.1e a step\n", verdict.good ? "equal" : "NOT equal",
+                        tolerance);
   std::fputs(text.c_str(), stdout);
 }
 

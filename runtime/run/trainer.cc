@@ -95,14 +95,16 @@ class Trainer {
     const int64_t last = options_.stop_after > 0 ? std::min(steps_, options_.stop_after) : steps_;
     while (step_ < last && !asked) {
       CAPSTAN_ASSIGN_OR_RETURN(asked, Step(start, first, stop.any()));
+      if (!options_.snapshot.empty() && records_.size() == 1) {
+        CAPSTAN_RETURN_IF_ERROR(Snapshot(kFirstSnapshot));
+      }
       CAPSTAN_RETURN_IF_ERROR(MaybeValidate());
       if (run_.checkpoint_every > 0 && step_ % run_.checkpoint_every == 0 && step_ < last) {
         CAPSTAN_RETURN_IF_ERROR(Save());
       }
     }
     if (!options_.snapshot.empty()) {
-      CAPSTAN_RETURN_IF_ERROR(
-          WriteSnapshot(*store_, ranks_, options_.snapshot, *train_, *storage_, records_));
+      CAPSTAN_RETURN_IF_ERROR(Snapshot(kLastSnapshot));
     } else if (step_ != saved_step_) {
       CAPSTAN_RETURN_IF_ERROR(Save());
     }
@@ -367,6 +369,10 @@ class Trainer {
     for (Tracker& t : trackers_)
       CAPSTAN_RETURN_IF_ERROR(t->metrics(t.self(), "validation", step_, &metric, 1));
     return absl::OkStatus();
+  }
+
+  absl::Status Snapshot(const char* suffix) {
+    return WriteSnapshot(*store_, ranks_, options_.snapshot + suffix, *train_, *storage_, records_);
   }
 
   // Records first, so that a resume finds those of every step it does not repeat. But a disk that

@@ -100,6 +100,33 @@ absl::StatusOr<Magnitudes> Compare(const Snapshot& a, const Snapshot& b, const S
   return m;
 }
 
+struct Comparison {
+  std::map<Snapshot::Key, Magnitudes> tensors;
+  std::map<std::string, double> squares;  // by group
+};
+
+absl::StatusOr<Comparison> CompareAll(const Snapshot& a, const Snapshot& b) {
+  Comparison all;
+  for (const auto& [key, t] : b.tensors()) {
+    const auto other = a.tensors().find(key);
+    if (other == a.tensors().end() || other->second.shape != t.shape) {
+      return BugError(KindOf(key.first), " '", key.second, "' of shape ", ShapeString(t.shape),
+                      " is in the run of one rank, but not, or with another shape, in the other");
+    }
+    CAPSTAN_ASSIGN_OR_RETURN(all.tensors[key], Compare(a, b, key));
+    all.squares[key.first] += all.tensors[key].squares;
+  }
+  if (a.tensors().size() != b.tensors().size()) {
+    return BugError("the run holds ", a.tensors().size(), " tensors, that of one rank ",
+                    b.tensors().size());
+  }
+  return all;
+}
+
+double Ratio(double difference, double scale) {
+  return difference == 0 ? 0 : difference / std::max(scale, 1e-30);
+}
+
 absl::Status CompareSteps(const Snapshot& a, const Snapshot& b, std::vector<Difference>& out) {
   if (a.steps().size() != b.steps().size()) {
     return BugError("one run made ", a.steps().size(), " steps, the other ", b.steps().size());
@@ -109,9 +136,9 @@ absl::Status CompareSteps(const Snapshot& a, const Snapshot& b, std::vector<Diff
       return std::abs(x - y) / std::max(std::abs(y), 1e-30);
     };
     const std::string name = StrCat("step ", i + 1);
-    out.push_back({"loss", name, relative(a.steps()[i].loss, b.steps()[i].loss), false});
+    out.push_back({"loss", name, relative(a.steps()[i].loss, b.steps()[i].loss), 1, false});
     out.push_back(
-        {"grad_norm", name, relative(a.steps()[i].grad_norm, b.steps()[i].grad_norm), false});
+        {"grad_norm", name, relative(a.steps()[i].grad_norm, b.steps()[i].grad_norm), 1, false});
   }
   return absl::OkStatus();
 }
@@ -129,42 +156,40 @@ absl::Status WriteSnapshot(const Store& store, const Ranks& ranks, const std::st
 absl::StatusOr<std::vector<Difference>> CompareSnapshots(const Store& store,
                                                          const std::string& path,
                                                          const std::string& reference) {
-  CAPSTAN_ASSIGN_OR_RETURN(const auto a, Snapshot::Open(store, path));
-  CAPSTAN_ASSIGN_OR_RETURN(const auto b, Snapshot::Open(store, reference));
   std::vector<Difference> out;
-  CAPSTAN_RETURN_IF_ERROR(CompareSteps(*a, *b, out));
-  std::map<Snapshot::Key, Magnitudes> all;
-  std::map<std::string, double> squares;  // by group
-  for (const auto& [key, t] : b->tensors()) {
-    const auto other = a->tensors().find(key);
-    if (other == a->tensors().end() || other->second.shape != t.shape) {
-      return BugError(KindOf(key.first), " '", key.second, "' of shape ", ShapeString(t.shape),
-                      " is in the run of one rank, but not, or with another shape, in the other");
+  double gradient_norm = 0;
+  std::map<std::string, double> largest;  // of each gradient
+  {
+    CAPSTAN_ASSIGN_OR_RETURN(const auto a, Snapshot::Open(store, path + kFirstSnapshot));
+    CAPSTAN_ASSIGN_OR_RETURN(const auto b, Snapshot::Open(store, reference + kFirstSnapshot));
+    CAPSTAN_ASSIGN_OR_RETURN(const Comparison all, CompareAll(*a, *b));
+    gradient_norm = std::sqrt(all.squares.at(kSnapshotGradients));
+    for (const auto& [key, m] : all.tensors) {
+      if (key.first != kSnapshotGradients) continue;
+      largest[key.second] = m.largest;
+      const double scale = std::max(m.largest, kFloor * gradient_norm);
+      out.push_back({KindOf(key.first), key.second, Ratio(m.difference, scale), 1, false});
     }
-    CAPSTAN_ASSIGN_OR_RETURN(all[key], Compare(*a, *b, key));
-    squares[key.first] += all[key].squares;
   }
-  if (a->tensors().size() != b->tensors().size()) {
-    return BugError("the run holds ", a->tensors().size(), " tensors, that of one rank ",
-                    b->tensors().size());
-  }
-  const double gradient_norm = std::sqrt(squares[kSnapshotGradients]);
-  for (const auto& [key, m] : all) {
-    Difference d{KindOf(key.first), key.second, 0, false};
-    const bool gradient_kind = key.first == kSnapshotGradients;
-    const double size = gradient_kind ? m.largest : std::sqrt(m.squares);
-    const double difference = gradient_kind ? m.difference : std::sqrt(m.square_difference);
-    const double scale = std::max(size, kFloor * std::sqrt(squares[key.first]));
-    d.error = difference == 0 ? 0 : difference / std::max(scale, 1e-30);
+  CAPSTAN_ASSIGN_OR_RETURN(const auto a, Snapshot::Open(store, path + kLastSnapshot));
+  CAPSTAN_ASSIGN_OR_RETURN(const auto b, Snapshot::Open(store, reference + kLastSnapshot));
+  CAPSTAN_RETURN_IF_ERROR(CompareSteps(*a, *b, out));
+  CAPSTAN_ASSIGN_OR_RETURN(const Comparison all, CompareAll(*a, *b));
+  for (const auto& [key, m] : all.tensors) {
+    if (key.first == kSnapshotGradients) continue;
+    Difference d{KindOf(key.first), key.second, 0, static_cast<int64_t>(a->steps().size()), false};
+    const double scale =
+        std::max(std::sqrt(m.squares), kFloor * std::sqrt(all.squares.at(key.first)));
+    d.error = Ratio(std::sqrt(m.square_difference), scale);
     const std::string parameter =
         d.kind == "state" ? key.second.substr(0, key.second.rfind('.')) : key.second;
-    const auto gradient = all.find({kSnapshotGradients, parameter + ".grad"});
-    d.noise = gradient != all.end() && gradient->second.largest < kNoise * gradient_norm;
+    const auto gradient = largest.find(parameter + ".grad");
+    d.noise = gradient != largest.end() && gradient->second < kNoise * gradient_norm;
     out.push_back(std::move(d));
   }
   std::stable_sort(out.begin(), out.end(), [](const Difference& x, const Difference& y) {
     if (std::isnan(x.error) != std::isnan(y.error)) return std::isnan(x.error);
-    return x.error > y.error;
+    return x.error / static_cast<double>(x.steps) > y.error / static_cast<double>(y.steps);
   });
   return out;
 }
