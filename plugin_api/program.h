@@ -239,6 +239,9 @@ typedef struct capstan_program_service {
                                   size_t* count);
   capstan_status* (*schedule_set)(capstan_program* p, const capstan_schedule_entry* entries,
                                   size_t count);
+  /* Re-infers one op from its inputs as they stand: a rewrite that goes through a segment in order knows
+   * the types of everything before. */
+  capstan_status* (*op_infer)(capstan_program* p, capstan_op op);
 } capstan_program_service;
 
 #ifdef __cplusplus

@@ -19,6 +19,7 @@
 //     make_kernel(...) void measure(capstan_dtype, capstan_roofline* out);
 //     // Optional: fusions() noexcept; event_create/event_destroy/event_record/queue_wait_event;
 //     //           std::pair<int32_t fd, uint64_t offset> export_memory(void*)
+//     //           void* allocate_shared(const char* region, uint64_t bytes);
 //   };
 #ifndef CAPSTAN_SDK_DEVICE_H_
 #define CAPSTAN_SDK_DEVICE_H_
@@ -121,6 +122,11 @@ struct DeviceThunks {
     if constexpr (requires(T & t, void* m) { t.export_memory(m); }) {
       v.export_memory = [](void* self, void* memory, int32_t* fd, uint64_t* offset) noexcept {
         return guard([&] { std::tie(*fd, *offset) = of(self).export_memory(memory); });
+      };
+    }
+    if constexpr (requires(T & t, const char* region) { t.allocate_shared(region, 1u); }) {
+      v.allocate_shared = [](void* self, const char* region, uint64_t bytes, void** out) noexcept {
+        return guard([&] { *out = of(self).allocate_shared(region, bytes); });
       };
     }
     return v;

@@ -65,6 +65,21 @@ inline std::vector<PartialGradient> partial_gradients(const Program& program,
   return out;
 }
 
+// What parameters, or parts of them, are updated from: where parts (views) were made of a gradient,
+// those in its place.
+inline std::vector<Tensor> updated_gradients(const Program& program) {
+  std::vector<Tensor> all, divided;
+  for (const Tensor t : program.tensors()) {
+    const TensorInfo info = program.get(t);
+    if (info.kind != CAPSTAN_GRADIENT || !info.of) continue;
+    all.push_back(t);
+    if (info.view_of) divided.push_back(info.view_of);
+  }
+  std::erase_if(
+      all, [&](Tensor t) { return std::find(divided.begin(), divided.end(), t) != divided.end(); });
+  return all;
+}
+
 // Gradients that travel together: one dtype, one reduction set, completed in one segment.
 struct Bucket {
   std::string segment;

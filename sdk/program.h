@@ -537,6 +537,8 @@ class Program {
   }
   // Dtypes, shapes and placements of all activations, after edits.
   void infer() { check(s_->infer(p_)); }
+  // Of the outputs of one op, from its inputs as they stand.
+  void infer(Op op) { check(s_->op_infer(p_, op.id)); }
 
   // The op after `op` in its segment, or Op{}: Position{segment, next(op)} is right behind op.
   Op next(Op op) const {

@@ -26,14 +26,19 @@ bool EndedAsTold(const RankRecord& r) {
   return r.told_to_end && WIFSIGNALED(r.wait_status) && WTERMSIG(r.wait_status) == SIGTERM;
 }
 
+bool IsReport(int32_t status_class) {
+  return status_class == CAPSTAN_PEER_LOST || status_class == CAPSTAN_TIMEOUT;
+}
+
 // It only reports what another rank did, or did not do.
 bool ReportsAnother(const RankRecord& r) {
   if (!WIFEXITED(r.wait_status)) return false;
-  if (r.last.failed) {
-    return r.last.status_class == CAPSTAN_PEER_LOST || r.last.status_class == CAPSTAN_TIMEOUT;
-  }
-  return WEXITSTATUS(r.wait_status) == kExitRetry;
+  return r.last.failed ? IsReport(r.last.status_class)
+                       : WEXITSTATUS(r.wait_status) == kExitRetry;
 }
+
+// It wrote down a failure that is nobody else's. It may have been told to end right after.
+bool WroteOwnFailure(const RankRecord& r) { return r.last.failed && !IsReport(r.last.status_class); }
 
 class Judgement {
  public:
@@ -49,6 +54,7 @@ class Judgement {
     }
     v.culprit = FirstOwnFailure();
     if (v.culprit < 0 && job_.cause != LauncherCause::kNone) v.culprit = job_.cause_rank;
+    if (v.culprit < 0) v.culprit = Suspended();
     if (v.culprit < 0) v.culprit = Accused();
     if (v.culprit < 0) v.culprit = AwaitedByAll();
     if (v.culprit < 0) v.culprit = FirstToFail();
@@ -74,9 +80,10 @@ class Judgement {
   // of its own that it wrote down, are not: peers can notice those before the launcher does.
   int FirstOwnFailure() const {
     return Earliest([this](const RankRecord& r) {
-      if (EndedWell(r) || EndedAsTold(r) || ReportsAnother(r)) return false;
-      if (!r.told_to_end) return true;
-      return job_.cause == LauncherCause::kNone && (WIFSIGNALED(r.wait_status) || r.last.failed);
+      if (EndedWell(r) || ReportsAnother(r)) return false;
+      const bool by_itself = WroteOwnFailure(r) ||
+                             (WIFSIGNALED(r.wait_status) && !EndedAsTold(r));
+      return r.told_to_end ? job_.cause == LauncherCause::kNone && by_itself : true;
     });
   }
   int FirstToFail() const {
@@ -91,6 +98,15 @@ class Judgement {
       if (found < 0 || count > votes.at(found)) found = rank;
     }
     return found;
+  }
+
+  int Suspended() const {
+    const int accused = Accused();
+    if (accused >= 0 && ranks_[accused].stopped) return accused;
+    for (int r = 0; r < size(); ++r) {
+      if (ranks_[r].stopped) return r;
+    }
+    return -1;
   }
 
   // Whom those that failed name, and at whose end a chain of waiting ranks stops.
@@ -118,9 +134,6 @@ class Judgement {
       }
     }
     if (!votes.empty()) return FollowWaiting(MostNamed(votes));
-    for (int r = 0; r < size(); ++r) {
-      if (ranks_[r].stopped) return r;
-    }
     return somebody_waited && getting_on.size() == 1 ? getting_on[0] : -1;
   }
 
@@ -146,6 +159,9 @@ class Judgement {
     const RankRecord& r = ranks_[culprit];
     if (job_.cause == LauncherCause::kToldTwice) return kExitFailed;
     if (DiedOfStopRequest(r)) return kExitFailed;
+    if (WroteOwnFailure(r)) {
+      return ExitCode(MakeStatus(r.last.status_class, r.last.message, r.last.retryable));
+    }
     if (EndedAsTold(r) || EndedWell(r)) return kExitRetry;
     if (WIFSIGNALED(r.wait_status)) return kExitRetry;
     const int code = WEXITSTATUS(r.wait_status);
@@ -182,6 +198,9 @@ class Judgement {
     if (EndedWell(r) && r.ended_before) {
       return StrCat(Name(rank), " had ended (exit code ", WEXITSTATUS(r.wait_status),
                     ") before the others");
+    }
+    if (WroteOwnFailure(r)) {
+      return StrCat(Name(rank), " failed", Doing(r.last), ": ", r.last.message);
     }
     if (!DiedOfStopRequest(r) && (EndedAsTold(r) || EndedWell(r))) {
       return StrCat(Name(rank), " did not get on", Doing(r.then));

@@ -175,6 +175,11 @@ class Job {
       if (!ending_) PassStop(SIGTERM);
       return;
     }
+    const RankSnapshot& said = ranks_[r].record.last;
+    if (code >= 0 && said.failed) {  // perhaps it blames another
+      const bool own = said.status_class != CAPSTAN_PEER_LOST && said.status_class != CAPSTAN_TIMEOUT;
+      return End(StrCat("rank ", r, " failed: ", said.message), own ? r : said.culprit);
+    }
     const std::string how =
         code >= 0 ? StrCat("ended with exit code ", code)
                   : StrCat("was killed by signal ", WTERMSIG(status), " (",

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "absl/strings/str_format.h"
 #include "runtime/status.h"
@@ -254,30 +253,42 @@ void Meeting::Expire(SteadyTime now) {
   }
 }
 
+std::map<int, std::string> Meeting::Waiting() const {
+  std::map<int, std::string> waiting;
+  for (const auto& [key, waiters] : gets_) {
+    for (const Waiter& w : waiters) waiting[w.rank] = StrCat("the key '", key, "'");
+  }
+  for (const auto& [name, exchange] : exchanges_) {
+    for (const Waiter& w : exchange.waiters) waiting[w.rank] = StrCat("'", name, "'");
+  }
+  return waiting;
+}
+
 absl::Status Meeting::LateExchange(const std::string& name, const Exchange& exchange,
                                    double seconds) const {
   const std::vector<int> missing = Missing(exchange);
-  std::vector<int> absent;
-  for (const int r : missing) {
-    if (presence_[r] == Presence::kAwaited) absent.push_back(r);
-  }
+  const std::map<int, std::string> waiting = Waiting();
   std::string text =
       StrCat(RanksText(missing), " did not come to '", name, "' within ", SecondsText(seconds));
+  std::vector<int> absent, busy;
+  for (const int r : missing) {
+    if (presence_[r] == Presence::kAwaited) {
+      absent.push_back(r);
+    } else if (const auto found = waiting.find(r); found == waiting.end()) {
+      busy.push_back(r);
+    } else {
+      StrAppend(&text, "; rank ", r, " waits for ", found->second, " instead");
+    }
+  }
   if (!absent.empty()) {
     StrAppend(&text, "; ", RanksText(absent), " never joined: was ",
               absent.size() == 1 ? "it" : "each of them", " started, and can it reach the rendezvous?");
   }
-  return Late(text, Only(absent.empty() ? missing : absent));
+  return Late(text, Only(!absent.empty() ? absent : (!busy.empty() ? busy : missing)));
 }
 
 absl::Status Meeting::LateKey(const std::string& key, const Waiter& waiter) const {
-  std::set<int> waiting;
-  for (const auto& [other, waiters] : gets_) {
-    for (const Waiter& w : waiters) waiting.insert(w.rank);
-  }
-  for (const auto& [name, exchange] : exchanges_) {
-    for (const Waiter& w : exchange.waiters) waiting.insert(w.rank);
-  }
+  const std::map<int, std::string> waiting = Waiting();
   std::vector<int> idle;
   for (const int r : RanksThat(Presence::kHere)) {
     if (waiting.count(r) == 0) idle.push_back(r);

@@ -73,6 +73,8 @@ class Meeting {
   absl::Status LateExchange(const std::string& name, const Exchange& exchange, double seconds) const;
   absl::Status LateKey(const std::string& key, const Waiter& waiter) const;
   std::vector<int> Missing(const Exchange& exchange) const;
+  // What each rank that waits here waits for.
+  std::map<int, std::string> Waiting() const;
 
   std::vector<Presence> presence_;
   std::map<std::string, std::string, std::less<>> values_;

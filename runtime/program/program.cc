@@ -451,13 +451,17 @@ absl::Status Program::Infer() {
       const int due = segment.name == "begin" ? 0 : segment.name == "update" ? 2 : 1;
       if (due != turn) continue;
       for (OpId o : segment.ops) {
-        InferContext ctx;
-        if (absl::Status s = InferOp(ops_[o], ctx); !s.ok()) return s;
-        if (absl::Status s = ApplyTypes(ops_[o], ctx, false); !s.ok()) return s;
+        if (absl::Status s = Infer(o); !s.ok()) return s;
       }
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status Program::Infer(OpId o) {
+  InferContext ctx;
+  if (absl::Status s = InferOp(ops_[o], ctx); !s.ok()) return s;
+  return ApplyTypes(ops_[o], ctx, false);
 }
 
 absl::StatusOr<OpCost> Program::Cost(OpId o) const {

@@ -115,6 +115,8 @@ class Program {
   absl::Status InferOp(const Op& op, InferContext& ctx) const;
   // Re-infers every op in segment order and updates activation and gradient types.
   absl::Status Infer();
+  // Re-infers one op from its inputs as they stand.
+  absl::Status Infer(OpId o);
   absl::StatusOr<OpCost> Cost(OpId o) const;
 
  private:

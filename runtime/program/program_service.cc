@@ -200,6 +200,11 @@ capstan_status* ScheduleGet(const capstan_program* p, const capstan_schedule_ent
   return nullptr;
 }
 
+capstan_status* OpInfer(capstan_program* p, capstan_op op) {
+  if (!p->program->OpAlive(op)) return ToC(UsageError("op ", op, " does not exist"));
+  return ToC(p->program->Infer(op));
+}
+
 capstan_status* ScheduleSet(capstan_program* p, const capstan_schedule_entry* entries,
                             size_t count) {
   std::vector<ScheduleEntry> list;
@@ -243,6 +248,7 @@ constexpr capstan_program_service kService = {
     Infer,
     ScheduleGet,
     ScheduleSet,
+    OpInfer,
 };
 
 // ---- ops of plugins ----------------------------------------------------------------------------
