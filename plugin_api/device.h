@@ -116,6 +116,11 @@ typedef struct capstan_device_v1 {
   /* Shareable memory, for comm backends of one machine. May be NULL: not shareable.
    * export_memory gives a file descriptor owned by the caller and an offset. */
   capstan_status* (*export_memory)(void* self, void* memory, int32_t* fd, uint64_t* offset);
+
+  /* Memory as `allocate` gives it that export_memory can share with other processes of this machine;
+   * freed by `free`, whoever still maps it then finds zeros. May be NULL: what export_memory can share
+   * comes from `allocate`. Appended: read it through CAPSTAN_HAS. [any thread] */
+  capstan_status* (*allocate_shared)(void* self, const char* region, uint64_t bytes, void** out);
 } capstan_device_v1;
 
 #ifdef __cplusplus

@@ -219,7 +219,7 @@ class Judgement {
   // Every rank that said anything said the same, and the rest was not even running yet.
   bool AllSayTheSame(int culprit) const {
     const RankSnapshot& of_culprit = ranks_[culprit].last;
-    if (!of_culprit.failed || ranks_[culprit].last.step >= 0) return false;
+    if (!WroteOwnFailure(ranks_[culprit]) || of_culprit.step >= 0) return false;
     return std::all_of(ranks_.begin(), ranks_.end(), [&](const RankRecord& r) {
       return r.last.failed ? r.last.message == of_culprit.message || ReportsAnother(r)
                            : EndedAsTold(r) && r.last.step < 0;
@@ -263,8 +263,9 @@ class Judgement {
     }
     // What one of those that ran out of patience says itself; they all say it of the same rank.
     const int first = Earliest([](const RankRecord& r) { return r.last.failed && ReportsAnother(r); });
+    const RankRecord& c = ranks_[culprit];
     if (first >= 0 && first != culprit && job_.cause == LauncherCause::kNone &&
-        (EndedAsTold(ranks_[culprit]) || EndedWell(ranks_[culprit]))) {
+        !WroteOwnFailure(c) && (EndedAsTold(c) || EndedWell(c))) {
       StrAppend(&text, "; rank ", first, " says: ", ranks_[first].last.message);
     }
     return text;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -53,6 +54,48 @@ TEST(Memory, IsAlignedZeroAndCountedExactly) {
     }
     EXPECT_EQ(memory_of(device).allocated_bytes, 0u);
   }
+}
+
+// What another process would do with the descriptor: map it and look.
+TEST(Memory, SharedRegionsAreExportedAndCounted) {
+  const CpuDevice device;
+  const capstan_device_v1& v = device.vtable();
+  const uint64_t bytes = (uint64_t{3} << 20) + 77;
+  void* memory = nullptr;
+  sdk::check(v.allocate_shared(device.self(), "buckets", bytes, &memory));
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % (2 << 20), 0u);
+  EXPECT_EQ(memory_of(device).allocated_bytes, bytes);
+  auto* mine = static_cast<unsigned char*>(memory);
+  EXPECT_TRUE(std::all_of(mine, mine + bytes, [](unsigned char c) { return c == 0; }));
+  int32_t fd = -1;
+  uint64_t offset = 1;
+  sdk::check(v.export_memory(device.self(), memory, &fd, &offset));
+  void* raw =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+  ASSERT_NE(raw, MAP_FAILED);
+  close(fd);
+  auto* other = static_cast<unsigned char*>(raw);
+  mine[5] = 17;
+  other[bytes - 1] = 23;
+  EXPECT_EQ(other[5], 17);
+  EXPECT_EQ(mine[bytes - 1], 23);
+  v.free(device.self(), memory);
+  EXPECT_EQ(memory_of(device).allocated_bytes, 0u);
+  EXPECT_EQ(other[5], 0);  // the pages are gone, the mapping is not
+  munmap(raw, bytes);
+}
+
+TEST(Memory, PrivateRegionsAreNotExported) {
+  const CpuDevice device;
+  const Allocation a(device, 100);
+  int32_t fd = -7;
+  uint64_t offset = 7;
+  capstan_status* status = device.vtable().export_memory(device.self(), a.data(), &fd, &offset);
+  ASSERT_NE(status, nullptr);
+  EXPECT_EQ(status->code, CAPSTAN_USAGE);
+  EXPECT_NE(std::string(status->message).find("allocate_shared"), std::string::npos);
+  EXPECT_EQ(fd, -7);
+  status->release(status);
 }
 
 uint64_t resident_bytes() {

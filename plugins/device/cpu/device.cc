@@ -71,7 +71,16 @@ void CpuDevice::memory(capstan_memory_info* out) const {
 void* CpuDevice::allocate(const char* region, uint64_t bytes) {
   // The pool's own threads touch the pages they will work on.
   const LaunchScope scope(settings_);
-  return regions_.allocate(region, bytes);
+  return regions_.allocate(region, bytes, Sharing::kPrivate);
+}
+
+void* CpuDevice::allocate_shared(const char* region, uint64_t bytes) {
+  const LaunchScope scope(settings_);
+  return regions_.allocate(region, bytes, Sharing::kShared);
+}
+
+std::pair<int32_t, uint64_t> CpuDevice::export_memory(void* memory) const {
+  return {regions_.share(memory), 0};
 }
 
 void CpuDevice::free(void* memory) noexcept {

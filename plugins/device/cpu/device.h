@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "plugins/device/cpu/memory.h"
 #include "plugins/device/cpu/settings.h"
@@ -24,7 +25,10 @@ class CpuDevice {
   void memory(capstan_memory_info* out) const;
 
   void* allocate(const char* region, uint64_t bytes);
+  void* allocate_shared(const char* region, uint64_t bytes);
   void free(void* memory) noexcept;
+  // A descriptor of memory of allocate_shared, the caller's, and the offset in it.
+  std::pair<int32_t, uint64_t> export_memory(void* memory) const;
   void copy(void* to, const void* from, uint64_t bytes) const;
 
   void* queue_create() noexcept { return this; }  // stands for the one queue; has no state

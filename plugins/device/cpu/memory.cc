@@ -1,5 +1,6 @@
 #include "plugins/device/cpu/memory.h"
 
+#include <fcntl.h>
 #include <omp.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -99,6 +100,20 @@ void touch(char* memory, uint64_t bytes, int threads) {
   }
 }
 
+// An anonymous file mapped at `start`, over what is there; its descriptor, or -1 with errno.
+int shared_file(void* start, uint64_t bytes) {
+  const int file = static_cast<int>(memfd_create("capstan-device", MFD_CLOEXEC));
+  if (file < 0) return -1;
+  if (ftruncate(file, static_cast<off_t>(bytes)) == 0 &&
+      mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED) {
+    return file;
+  }
+  const int error = errno;
+  close(file);
+  errno = error;
+  return -1;
+}
+
 }  // namespace
 
 SystemMemory system_memory() {
@@ -116,10 +131,19 @@ uint64_t memory_margin(const SystemMemory& memory) {
 }
 
 Regions::~Regions() {
-  for (const auto& [memory, region] : regions_) munmap(memory, region.mapped);
+  for (const auto& [memory, region] : regions_) release(memory, region);
 }
 
-void* Regions::allocate(const std::string& name, uint64_t bytes) {
+// Other processes may still map a shared region: its pages go all the same.
+void Regions::release(void* memory, const Region& region) {
+  munmap(memory, region.mapped);
+  if (region.file < 0) return;
+  (void)fallocate(region.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                  static_cast<off_t>(region.mapped));
+  close(region.file);
+}
+
+void* Regions::allocate(const std::string& name, uint64_t bytes, Sharing sharing) {
   const SystemMemory memory = system_memory();
   const uint64_t usable = memory.free - std::min(memory.free, memory_margin(memory));
   const auto refusal = [&](const std::string& why) {
@@ -144,12 +168,22 @@ void* Regions::allocate(const std::string& name, uint64_t bytes) {
   if (head > 0) munmap(start, head);
   if (head < kRegionAlignment) munmap(start + head + mapped, kRegionAlignment - head);
   start += head;
+  int file = -1;
+  if (sharing == Sharing::kShared) {
+    file = shared_file(start, mapped);
+    if (file < 0) {
+      const int error = errno;
+      munmap(start, mapped);
+      throw refusal(sdk::text("and the system gave no memory that processes can share (",
+                              std::strerror(error), ")"));
+    }
+  }
   // Advice: where huge pages are off, small ones serve.
   if (huge_pages_) (void)madvise(start, mapped, MADV_HUGEPAGE);
   if (bytes > 0) touch(start, mapped, threads_);
 
   const std::lock_guard<std::mutex> lock(mutex_);
-  regions_[start] = {bytes, mapped};
+  regions_[start] = {bytes, mapped, file};
   allocated_ += bytes;
   return start;
 }
@@ -158,10 +192,25 @@ bool Regions::free(void* memory) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = regions_.find(memory);
   if (it == regions_.end()) return false;
-  munmap(memory, it->second.mapped);
+  release(memory, it->second);
   allocated_ -= it->second.asked;
   regions_.erase(it);
   return true;
+}
+
+int Regions::share(void* memory) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = regions_.find(memory);
+  if (it == regions_.end() || it->second.file < 0) {
+    throw sdk::usage_error(
+        "device cpu: only memory of allocate_shared can be exported, by its first address");
+  }
+  const int file = fcntl(it->second.file, F_DUPFD_CLOEXEC, 0);
+  if (file < 0) {
+    throw sdk::resource_error(
+        sdk::text("device cpu: cannot export memory (", std::strerror(errno), ")"));
+  }
+  return file;
 }
 
 uint64_t Regions::allocated_bytes() const {

@@ -22,6 +22,9 @@ SystemMemory system_memory();
 // page cache of the data it reads.
 uint64_t memory_margin(const SystemMemory& memory);
 
+// Whether a region can be given to other processes. Private ones get huge pages more often.
+enum class Sharing { kPrivate, kShared };
+
 // Regions of anonymous memory, 2 MiB aligned, resident and zero from the start. Linux grants more
 // address space than it has pages and kills the process at the touch of one too many, so a request
 // that does not fit is refused before it is made. [any thread]
@@ -33,16 +36,22 @@ class Regions {
   Regions& operator=(const Regions&) = delete;
 
   // Throws a RESOURCE error naming the region, what it asked for and what is free.
-  void* allocate(const std::string& name, uint64_t bytes);
+  void* allocate(const std::string& name, uint64_t bytes, Sharing sharing = Sharing::kPrivate);
   // False when `memory` is not the start of a live region.
   bool free(void* memory);
   uint64_t allocated_bytes() const;  // exact sum of the sizes asked for
+  // A duplicate, the caller's, of the descriptor of a shared region's file, which begins where the
+  // region does. Throws USAGE for anything else.
+  int share(void* memory) const;
 
  private:
   struct Region {
     uint64_t asked;
     uint64_t mapped;
+    int file;  // of a shared one, else -1
   };
+
+  static void release(void* memory, const Region& region);
 
   int threads_;
   bool huge_pages_;

@@ -149,9 +149,7 @@ class Rewriter {
                            {"valid_vocab", valid > 0 ? valid : rows}};
     sdk::Graph g = graph_at(program_.before(op), info);
     const Tensor stats = g.emit1("lce_stats", {h, weight, targets}, attrs);  // [..., 3]
-    sdk::Shape shape = program_.get(stats).shape;
-    shape.insert(shape.begin(), 1);
-    const Tensor all = g.all_gather(g.reshape(stats, shape), axis(), 0);  // [R, ..., 3]
+    const Tensor all = g.all_gather(g.broadcast(stats, 0, 1), axis(), 0);    // [R, ..., 3]
     const sdk::Emission merged = g.emit("lce_merge", {all, targets, count, h, weight}, attrs);
     sdk::TensorInfo root = program_.get(merged[0]);
     sdk::TensorInfo old = program_.get(info.outputs[0]);
