@@ -242,6 +242,11 @@ typedef struct capstan_program_service {
   /* Re-infers one op from its inputs as they stand: a rewrite that goes through a segment in order knows
    * the types of everything before. */
   capstan_status* (*op_infer)(capstan_program* p, capstan_op op);
+  /* What one launch of an op costs: FLOPs, and bytes through the device's memory. */
+  capstan_status* (*op_cost)(const capstan_program* p, capstan_op op, double* flops,
+                             double* bytes_read, double* bytes_written);
+  /* Removes a tensor that no op reads or writes: a parameter of another pipeline stage. */
+  capstan_status* (*tensor_remove)(capstan_program* p, capstan_tensor t);
 } capstan_program_service;
 
 #ifdef __cplusplus

@@ -452,6 +452,8 @@ class Program {
     const internal::RawTensor raw(info);
     check(s_->tensor_set(p_, t.id, &raw.desc));
   }
+  // A tensor that no op reads or writes.
+  void remove(Tensor t) { check(s_->tensor_remove(p_, t.id)); }
   Op producer(Tensor t) const { return {s_->tensor_producer(p_, t.id)}; }
   // Ops that read or update t, in program order.
   std::vector<Op> users(Tensor t) const {
@@ -537,6 +539,12 @@ class Program {
   }
   // Dtypes, shapes and placements of all activations, after edits.
   void infer() { check(s_->infer(p_)); }
+  // FLOPs of one launch.
+  double flops(Op op) const {
+    double flops = 0, read = 0, written = 0;
+    check(s_->op_cost(p_, op.id, &flops, &read, &written));
+    return flops;
+  }
   // Of the outputs of one op, from its inputs as they stand.
   void infer(Op op) { check(s_->op_infer(p_, op.id)); }
 

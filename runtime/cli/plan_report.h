@@ -36,7 +36,8 @@ struct PlanReport {
   std::string rank;  // "rank 3 of 8, mesh dp=8"; "" in a run of one
   std::vector<std::string> optimizers, strategies;
   std::vector<std::string> programs;  // those that share the memory
-  int64_t micro_batch = 0, microbatches = 0, sequence = 0, tokens = 0;  // tokens: of this rank's step
+  int64_t micro_batch = 0, microbatches = 0, sequence = 0,
+          tokens = 0;  // tokens: of this rank's step
 
   ParameterCounts parameters;
 

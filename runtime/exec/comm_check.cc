@@ -33,7 +33,7 @@ std::string StartLine(const Program& program, const Op& op, int microbatch) {
              microbatch < 0 ? "" : StrCat(", microbatch ", microbatch), "\n");
   if (IsMessage(op)) {
     return StrCat(IsSend(op) ? "send " : "recv ", axis, " ", op.attrs.Int("peer", 0), " ",
-                  op.attrs.Int("channel", 0), " ", Extent(program, op), where);
+                  ChannelOf(op), " ", Extent(program, op), where);
   }
   std::string what = StrCat(op.kind(), ":", Extent(program, op));
   if (op.attrs.Has("dim")) StrAppend(&what, ":dim=", op.attrs.Int("dim", 0));

@@ -55,6 +55,16 @@ void DivideItems(const Op& op, const Tensor& whole, size_t i, int64_t ranks, int
   }
 }
 
+// The op as every rank of the group knows it: ids of unnamed values differ between pipeline stages.
+std::string LabelOf(const Program& program, const Op& op) {
+  std::string label = op.kind();
+  for (TensorId t : op.inputs) {
+    const std::string& name = program.tensor(t).name;
+    if (!name.empty()) StrAppend(&label, label == op.kind() ? " " : ", ", "@", name);
+  }
+  return label;
+}
+
 int32_t OperationOf(const std::string& kind) {
   if (kind == "all_gather") return CAPSTAN_COMM_ALL_GATHER;
   if (kind == "reduce_scatter") return CAPSTAN_COMM_REDUCE_SCATTER;
@@ -70,6 +80,11 @@ int32_t OperationOf(const std::string& kind) {
 
 bool IsCommunication(const Op& op) {
   return op.def->is(CAPSTAN_OP_COLLECTIVE) || OperationOf(op.kind()) != 0;
+}
+
+int32_t ChannelOf(const Op& op) {
+  const bool cotangent = op.kind() == "send_grad" || op.kind() == "recv_grad";
+  return static_cast<int32_t>(2 * op.attrs.Int("channel", 0) + (cotangent ? 1 : 0));
 }
 
 bool IsAlias(const Op& op) { return op.kind() == "copy_to_group" || op.kind() == "reinterpret"; }
@@ -141,7 +156,7 @@ absl::StatusOr<std::unique_ptr<CommOperation>> Communicator::Prepare(const Progr
   const std::string axis = op.attrs.String("axis", "");
   const int64_t ranks = mesh_->Size(axis), index = mesh_->Index(axis, rank_);
   Request request;
-  request.label = program.OpText(op.id);
+  request.label = LabelOf(program, op);
   capstan_comm_request& c = request.c;
   c.struct_size = sizeof(c);
   c.operation = OperationOf(op.kind());
@@ -152,7 +167,7 @@ absl::StatusOr<std::unique_ptr<CommOperation>> Communicator::Prepare(const Progr
   c.reduce = op.attrs.String("reduce", "sum") == "max" ? CAPSTAN_COMM_MAX : CAPSTAN_COMM_SUM;
   c.root = static_cast<int32_t>(op.attrs.Int("root", 0));
   c.peer = static_cast<int32_t>(op.attrs.Int("peer", 0));
-  c.channel = static_cast<int32_t>(op.attrs.Int("channel", 0));
+  c.channel = ChannelOf(op);
   c.tag = microbatch;
   const std::vector<TensorId>& tensors = op.inputs.empty() ? op.outputs : op.inputs;
   c.dtype = program.tensor(tensors.front()).dtype();

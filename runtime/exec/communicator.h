@@ -76,6 +76,8 @@ class Communicator {
 
 // True for ops that the host executes through a Communicator.
 bool IsCommunication(const Op& op);
+// The channel of a message: cotangents have their own beside that of the values.
+int32_t ChannelOf(const Op& op);
 // True for ops that only say something about their operand: the output is the input's memory.
 bool IsAlias(const Op& op);
 

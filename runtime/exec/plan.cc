@@ -133,8 +133,12 @@ absl::Status MemoryPlan::Linearise(const Program& program, PlannedProgram& plan)
       if (op.when.microbatch == CAPSTAN_LAST_MICROBATCH && !last) continue;
       PlannedLaunch launch{id, entry.microbatch, 0, {}};
       for (size_t j = 0; j < op.outputs.size(); ++j) {
-        if (op.def->effect(j) != CAPSTAN_ACCUMULATE) continue;
         const Tensor& t = program.tensor(op.outputs[j]);
+        if (op.def->effect(j) != CAPSTAN_ACCUMULATE) {
+          // What is added after it is added to it.
+          if (t.kind == CAPSTAN_GRADIENT) written[t.id].assign(1, true);
+          continue;
+        }
         const size_t slot = InArena(t) ? entry.microbatch + 1 : 0;
         std::vector<bool>& seen = written[t.id];
         if (seen.size() <= slot) seen.resize(slot + 1, false);
@@ -237,7 +241,8 @@ void MemoryPlan::ShareInPlace(const Program& program, PlannedProgram& plan, bool
       Instance& source = plan.instances[*from];
       Instance& result = plan.instances[*to];
       const int now = static_cast<int>(i);
-      if (source.named || source.last != now || result.first != now || source.bytes != result.bytes) continue;
+      if (source.named || source.last != now || result.first != now || source.bytes != result.bytes)
+        continue;
       source.last = result.last;
       source.named = result.named;
       result.bytes = 0;
@@ -254,6 +259,7 @@ void MemoryPlan::FindWaits(const Program& program, PlannedProgram& plan) {
     std::vector<int> writers, readers;
   };
   std::map<int, Pending> pending;
+  std::map<std::tuple<std::string, int64_t, int64_t>, std::vector<int>> in_flight;  // sends
   std::vector<bool> waited(plan.launches.size(), false);
   auto memory = [&](TensorId t, int microbatch) {
     t = plan.alias[t];
@@ -296,6 +302,13 @@ void MemoryPlan::FindWaits(const Program& program, PlannedProgram& plan) {
         wait(found->second.writers);
         if (list == &writes) wait(found->second.readers);
       }
+    }
+    if (op.kind() == "send" || op.kind() == "send_grad") {
+      // One message a channel in flight, so that its operand need not live for the whole step.
+      std::vector<int>& before =
+          in_flight[{op.attrs.String("axis", ""), op.attrs.Int("peer", 0), ChannelOf(op)}];
+      wait(before);
+      before.push_back(static_cast<int>(i));
     }
     std::sort(launch.waits.begin(), launch.waits.end());
     if (!IsCommunication(op)) continue;

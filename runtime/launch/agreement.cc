@@ -75,9 +75,9 @@ std::vector<Fact> FactsOfToml(std::string_view resolved) {
       table = line.substr(brackets, line.size() - 2 * brackets);
       if (repeated) table = StrCat(table, "[", repeats[table]++, "]");
     } else if (equals != std::string::npos) {
-      facts.push_back({table.empty() ? line.substr(0, equals)
-                                     : StrCat(table, ".", line.substr(0, equals)),
-                       line.substr(equals + 3)});
+      facts.push_back(
+          {table.empty() ? line.substr(0, equals) : StrCat(table, ".", line.substr(0, equals)),
+           line.substr(equals + 3)});
     } else if (!facts.empty()) {
       StrAppend(&facts.back().value, "\n", line);
     }
@@ -106,9 +106,10 @@ absl::Status RequireSameFacts(Bootstrap& bootstrap, std::string_view name,
       if (value == common) continue;
       odd.insert(ranks.begin(), ranks.end());
       if (++differences > kMostReported) continue;
-      StrAppend(&text, text.empty() ? "" : "; ", RanksText(ranks), ranks.size() == 1 ? " has " : " have ",
-                fact, " = ", value, ", ", RanksText(sides.at(common)),
-                sides.at(common).size() == 1 ? " has " : " have ", common);
+      StrAppend(&text, text.empty() ? "" : "; ", RanksText(ranks),
+                ranks.size() == 1 ? " has " : " have ", fact, " = ", value, ", ",
+                RanksText(sides.at(common)), sides.at(common).size() == 1 ? " has " : " have ",
+                common);
     }
   }
   if (odd.empty()) return absl::OkStatus();

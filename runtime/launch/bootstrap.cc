@@ -31,10 +31,10 @@ absl::Status ForOthers(int rank, const absl::Status& reason) {
   const int32_t its_class = StatusClass(reason);
   const bool of_another = CulpritRank(reason) >= 0 && CulpritRank(reason) != rank &&
                           (its_class == CAPSTAN_PEER_LOST || its_class == CAPSTAN_TIMEOUT);
-  return MakeStatus(CAPSTAN_PEER_LOST,
-                    StrCat("rank ", rank, of_another ? " reports: " : " failed: ",
-                           reason.message()),
-                    IsRetryable(reason), of_another ? CulpritRank(reason) : rank);
+  return MakeStatus(
+      CAPSTAN_PEER_LOST,
+      StrCat("rank ", rank, of_another ? " reports: " : " failed: ", reason.message()),
+      IsRetryable(reason), of_another ? CulpritRank(reason) : rank);
 }
 
 }  // namespace
@@ -83,8 +83,7 @@ class Bootstrap::Impl {
       changed_.notify_all();
       return absl::OkStatus();
     }
-    return Ask(Frame(MessageType::kPut), timeout_s_,
-               [&](Frame& f) { f.Text(key).Text(value); })
+    return Ask(Frame(MessageType::kPut), timeout_s_, [&](Frame& f) { f.Text(key).Text(value); })
         .status();
   }
 
@@ -111,9 +110,8 @@ class Bootstrap::Impl {
                         " ranks; together they may have ", kLongestValue);
     }
     CAPSTAN_ASSIGN_OR_RETURN(const std::string all,
-                             Ask(Frame(MessageType::kExchange), timeout_s_, [&](Frame& f) {
-                               f.Text(name).F64(timeout_s_).Text(value);
-                             }));
+                             Ask(Frame(MessageType::kExchange), timeout_s_,
+                                 [&](Frame& f) { f.Text(name).F64(timeout_s_).Text(value); }));
     std::vector<std::string> values;
     Fields fields(all);
     for (int r = 0; r < size_; ++r) values.emplace_back(fields.Text());
@@ -206,21 +204,21 @@ class Bootstrap::Impl {
       changed_.wait_until(lock, deadline, [&] { return answer.done || !state_.ok(); });
     }
     pending_.erase(id);
-    if (answer.done) return answer.status.ok() ? absl::StatusOr<std::string>(std::move(answer.value))
-                                               : answer.status;
+    if (answer.done)
+      return answer.status.ok() ? absl::StatusOr<std::string>(std::move(answer.value))
+                                : answer.status;
     if (!state_.ok()) return state_;
     if (!sent.ok()) return HolderGone(CAPSTAN_PEER_LOST, StrCat("is gone: ", sent.message()));
-    return HolderGone(CAPSTAN_TIMEOUT,
-                      StrCat("has not answered for ", absl::StrFormat("%g s", timeout_s),
-                             "; is it stopped?"));
+    return HolderGone(
+        CAPSTAN_TIMEOUT,
+        StrCat("has not answered for ", absl::StrFormat("%g s", timeout_s), "; is it stopped?"));
   }
 
   // The reader's thread.
   void Read() {
     std::string buffer;
     for (;;) {
-      const absl::Status received =
-          ReceiveSome(joined_.connection.get(), buffer, InSeconds(3600));
+      const absl::Status received = ReceiveSome(joined_.connection.get(), buffer, InSeconds(3600));
       if (closing_) return;
       if (StatusClass(received) == CAPSTAN_TIMEOUT) continue;
       if (!received.ok()) return End(HolderGone(CAPSTAN_PEER_LOST, "is gone"));

@@ -28,7 +28,7 @@ class BootstrapServer {
     int size = 1;             // ranks of the job
     int epoch = 0;
     std::string secret;
-    double handshake_s = 10;  // a stranger is let go after this long
+    double handshake_s = 10;           // a stranger is let go after this long
     std::function<void()> all_joined;  // called once, on the server's thread
   };
 

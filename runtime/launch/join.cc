@@ -64,13 +64,15 @@ Attempt ShakeHands(const World& world, const Rendezvous& where, bool tentative,
   const Digest proof = challenge.Bytes();
   if (type != MessageType::kChallenge || !challenge.ok() ||
       !SameDigest(proof, ProofOfServer(where.secret, who))) {
-    return Failed(UsageError("what listens at ", Place(where), " does not know this job's secret: "
+    return Failed(UsageError("what listens at ", Place(where),
+                             " does not know this job's secret: "
                              "another job has the port, or CAPSTAN_JOB_SECRET differs between the "
                              "ranks"),
                   tentative);
   }
-  sent = SendAll(fd->get(),
-                 Frame(MessageType::kProof).Bytes(ProofOfClient(where.secret, who)).Done(), deadline);
+  sent =
+      SendAll(fd->get(), Frame(MessageType::kProof).Bytes(ProofOfClient(where.secret, who)).Done(),
+              deadline);
   body = sent.ok() ? ReceiveFrame(fd->get(), buffer, deadline) : absl::StatusOr<std::string>(sent);
   if (!body.ok()) {
     return Failed(Annotate(body.status(), "the rendezvous broke off the handshake"), true);

@@ -33,12 +33,13 @@ bool IsReport(int32_t status_class) {
 // It only reports what another rank did, or did not do.
 bool ReportsAnother(const RankRecord& r) {
   if (!WIFEXITED(r.wait_status)) return false;
-  return r.last.failed ? IsReport(r.last.status_class)
-                       : WEXITSTATUS(r.wait_status) == kExitRetry;
+  return r.last.failed ? IsReport(r.last.status_class) : WEXITSTATUS(r.wait_status) == kExitRetry;
 }
 
 // It wrote down a failure that is nobody else's. It may have been told to end right after.
-bool WroteOwnFailure(const RankRecord& r) { return r.last.failed && !IsReport(r.last.status_class); }
+bool WroteOwnFailure(const RankRecord& r) {
+  return r.last.failed && !IsReport(r.last.status_class);
+}
 
 class Judgement {
  public:
@@ -81,8 +82,7 @@ class Judgement {
   int FirstOwnFailure() const {
     return Earliest([this](const RankRecord& r) {
       if (EndedWell(r) || ReportsAnother(r)) return false;
-      const bool by_itself = WroteOwnFailure(r) ||
-                             (WIFSIGNALED(r.wait_status) && !EndedAsTold(r));
+      const bool by_itself = WroteOwnFailure(r) || (WIFSIGNALED(r.wait_status) && !EndedAsTold(r));
       return r.told_to_end ? job_.cause == LauncherCause::kNone && by_itself : true;
     });
   }
@@ -127,7 +127,8 @@ class Judgement {
     });
     for (int r = 0; r < size(); ++r) {
       const RankSnapshot& s = ranks_[r].then;
-      if (s.waiting_for >= 0 && s.waiting_for < size() && s.waiting_for != r) ++votes[s.waiting_for];
+      if (s.waiting_for >= 0 && s.waiting_for < size() && s.waiting_for != r)
+        ++votes[s.waiting_for];
       if (s.attached && s.state != RankState::kWaiting && s.state != RankState::kCommunicating &&
           !ranks_[r].ended_before) {
         getting_on.push_back(r);
@@ -188,7 +189,9 @@ class Judgement {
     return text;
   }
 
-  std::string Name(int rank) const { return StrCat("rank ", rank, " (pid ", ranks_[rank].pid, ")"); }
+  std::string Name(int rank) const {
+    return StrCat("rank ", rank, " (pid ", ranks_[rank].pid, ")");
+  }
 
   std::string Fate(int rank) const {
     const RankRecord& r = ranks_[rank];
@@ -262,7 +265,8 @@ class Judgement {
       StrAppend(&text, "; ", RanksText(killed), " had to be killed, not ending when told");
     }
     // What one of those that ran out of patience says itself; they all say it of the same rank.
-    const int first = Earliest([](const RankRecord& r) { return r.last.failed && ReportsAnother(r); });
+    const int first =
+        Earliest([](const RankRecord& r) { return r.last.failed && ReportsAnother(r); });
     const RankRecord& c = ranks_[culprit];
     if (first >= 0 && first != culprit && job_.cause == LauncherCause::kNone &&
         !WroteOwnFailure(c) && (EndedAsTold(c) || EndedWell(c))) {

@@ -15,14 +15,14 @@ namespace capstan {
 // One rank of a job that has ended.
 struct RankRecord {
   pid_t pid = 0;
-  int wait_status = 0;  // as waitpid gives it
-  int order = 0;        // the how-manieth to end, from 0
-  bool told_to_end = false;  // the launcher had begun to end the job before this rank ended
+  int wait_status = 0;              // as waitpid gives it
+  int order = 0;                    // the how-manieth to end, from 0
+  bool told_to_end = false;         // the launcher had begun to end the job before this rank ended
   bool killed_by_launcher = false;  // it did not end when told
   // What it was doing when the launcher found that something was wrong (before anybody was told), and
   // when it ended.
   RankSnapshot then, last;
-  bool stopped = false;  // then: suspended, as by SIGSTOP
+  bool stopped = false;       // then: suspended, as by SIGSTOP
   bool ended_before = false;  // then: it was one of those that had ended
 };
 

@@ -87,8 +87,8 @@ class Job {
   struct Rank {
     RankRecord record;
     bool alive = true;
-    uint64_t writes = 0;   // of its page, when it last changed
-    SteadyTime moved;      // when that was
+    uint64_t writes = 0;     // of its page, when it last changed
+    SteadyTime moved;        // when that was
     SteadyTime not_stopped;  // when it was last seen running
   };
 
@@ -177,13 +177,13 @@ class Job {
     }
     const RankSnapshot& said = ranks_[r].record.last;
     if (code >= 0 && said.failed) {  // perhaps it blames another
-      const bool own = said.status_class != CAPSTAN_PEER_LOST && said.status_class != CAPSTAN_TIMEOUT;
+      const bool own =
+          said.status_class != CAPSTAN_PEER_LOST && said.status_class != CAPSTAN_TIMEOUT;
       return End(StrCat("rank ", r, " failed: ", said.message), own ? r : said.culprit);
     }
-    const std::string how =
-        code >= 0 ? StrCat("ended with exit code ", code)
-                  : StrCat("was killed by signal ", WTERMSIG(status), " (",
-                           SignalName(WTERMSIG(status)), ")");
+    const std::string how = code >= 0 ? StrCat("ended with exit code ", code)
+                                      : StrCat("was killed by signal ", WTERMSIG(status), " (",
+                                               SignalName(WTERMSIG(status)), ")");
     End(StrCat("rank ", r, " (pid ", ranks_[r].record.pid, ") ", how), r);
   }
 
@@ -375,7 +375,8 @@ absl::StatusOr<int> LaunchLocal(const LaunchOptions& options) {
     const bool again = verdict.retry && restarts < options.max_restarts;
     if (!verdict.text.empty()) {
       const std::string after =
-          restarts == 0 ? "" : StrCat(" (after ", restarts, restarts == 1 ? " restart)" : " restarts)");
+          restarts == 0 ? ""
+                        : StrCat(" (after ", restarts, restarts == 1 ? " restart)" : " restarts)");
       output.Say(again ? StrCat("capstan: ", verdict.text, "; restart ", restarts + 1, " of ",
                                 options.max_restarts)
                        : StrCat("capstan: ", verdict.text, after));

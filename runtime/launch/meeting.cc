@@ -195,7 +195,8 @@ void Meeting::Lost(int rank) {
   if (presence_[rank] != Presence::kHere) return;
   presence_[rank] = Presence::kLost;
   Abort(MakeStatus(CAPSTAN_PEER_LOST,
-                   StrCat("rank ", rank, " is gone: its connection to the rendezvous closed before "
+                   StrCat("rank ", rank,
+                          " is gone: its connection to the rendezvous closed before "
                           "it finished; see what it printed last"),
                    /*retryable=*/true, rank));
 }
@@ -282,7 +283,8 @@ absl::Status Meeting::LateExchange(const std::string& name, const Exchange& exch
   }
   if (!absent.empty()) {
     StrAppend(&text, "; ", RanksText(absent), " never joined: was ",
-              absent.size() == 1 ? "it" : "each of them", " started, and can it reach the rendezvous?");
+              absent.size() == 1 ? "it" : "each of them",
+              " started, and can it reach the rendezvous?");
   }
   return Late(text, Only(!absent.empty() ? absent : (!busy.empty() ? busy : missing)));
 }

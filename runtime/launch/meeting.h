@@ -70,7 +70,8 @@ class Meeting {
   void FailExchange(const std::string& name, const absl::Status& status);
   // Missing ranks that will never come: the exchange fails now.
   void FailHopeless();
-  absl::Status LateExchange(const std::string& name, const Exchange& exchange, double seconds) const;
+  absl::Status LateExchange(const std::string& name, const Exchange& exchange,
+                            double seconds) const;
   absl::Status LateKey(const std::string& key, const Waiter& waiter) const;
   std::vector<int> Missing(const Exchange& exchange) const;
   // What each rank that waits here waits for.

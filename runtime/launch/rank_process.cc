@@ -99,7 +99,8 @@ std::string ThisProgram() {
   constexpr char kLink[] = "/proc/self/exe";
   char path[4096];
   const ssize_t n = ::readlink(kLink, path, sizeof(path));
-  struct stat here {}, there {};
+  struct stat here {
+  }, there{};
   if (n <= 0 || n == sizeof(path)) return kLink;
   const std::string target(path, static_cast<size_t>(n));
   const bool same = ::stat(kLink, &here) == 0 && ::stat(target.c_str(), &there) == 0 &&

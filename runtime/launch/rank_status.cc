@@ -66,8 +66,8 @@ absl::StatusOr<MappedPages> Map(int fd, size_t first, size_t count) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd,
                         static_cast<off_t>(first * kPageBytes));
   if (memory == MAP_FAILED) {
-    return ResourceError("cannot map the status pages of ", count, " ranks: ",
-                         std::string(strerror(errno)));
+    return ResourceError("cannot map the status pages of ", count,
+                         " ranks: ", std::string(strerror(errno)));
   }
   return MappedPages(static_cast<StatusPage*>(memory), {bytes});
 }

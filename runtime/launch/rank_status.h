@@ -45,7 +45,7 @@ struct RankSnapshot {
   bool attached = false;  // the rank has written to it
   uint64_t writes = 0;    // changes whenever the rank gets on
   RankState state = RankState::kStarting;
-  int64_t step = -1;       // 0-based, -1: before the first
+  int64_t step = -1;  // 0-based, -1: before the first
   int32_t microbatch = -1;
   int32_t waiting_for = -1;  // rank; -1: nobody, or not known whom
   std::string op;

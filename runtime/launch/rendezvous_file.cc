@@ -102,8 +102,8 @@ absl::Status WriteRendezvous(const std::string& path, const Rendezvous& rendezvo
   const std::string pid = StrCat(::getpid());
   const std::string text =
       StrCat(kFirstLine, "\naddress ", rendezvous.address, "\nport ", rendezvous.port, "\nsecret ",
-             rendezvous.secret, "\nspace ", PidSpace(), "\npid ", pid, "\nstart ", StartOf(pid), "\n",
-             kLastLine, "\n");
+             rendezvous.secret, "\nspace ", PidSpace(), "\npid ", pid, "\nstart ", StartOf(pid),
+             "\n", kLastLine, "\n");
   const std::string draft = StrCat(path, ".", pid);
   ::unlink(draft.c_str());
   {
@@ -112,7 +112,8 @@ absl::Status WriteRendezvous(const std::string& path, const Rendezvous& rendezvo
         ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
       const std::string reason = Reason();
       ::unlink(draft.c_str());
-      return ResourceError("rank 0 cannot write ", draft, ", through which the ranks meet: ", reason,
+      return ResourceError("rank 0 cannot write ", draft,
+                           ", through which the ranks meet: ", reason,
                            "; check run.dir, its permissions and its disk");
     }
   }
@@ -133,7 +134,8 @@ absl::StatusOr<Rendezvous> ReadRendezvous(const std::string& path) {
   struct stat file {};
   if (::fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode) || file.st_uid != ::geteuid() ||
       (file.st_mode & 077) != 0) {
-    return UsageError(path, " is not a file that only this user can read, so another user may have "
+    return UsageError(path,
+                      " is not a file that only this user can read, so another user may have "
                       "put it there; remove it, and use a run.dir that others cannot write to");
   }
   CAPSTAN_ASSIGN_OR_RETURN(const std::string text, ReadSmall(fd.get()));

@@ -24,7 +24,8 @@ std::string Reason() { return strerror(errno); }
 
 Digest Proof(const char* label, const std::string& secret, const Introduction& i) {
   std::string text = label;
-  for (const int32_t field : {static_cast<int32_t>(Introduction::kVersion), i.rank, i.size, i.epoch}) {
+  for (const int32_t field :
+       {static_cast<int32_t>(Introduction::kVersion), i.rank, i.size, i.epoch}) {
     text.append(reinterpret_cast<const char*>(&field), sizeof(field));
   }
   text.append(AsText(i.client_nonce));
@@ -45,8 +46,9 @@ absl::StatusOr<Addresses> Resolve(const std::string& address, int port) {
   const std::string name = address.empty() ? "127.0.0.1" : address;
   const int code = ::getaddrinfo(name.c_str(), StrCat(port).c_str(), &hints, &list);
   if (code != 0) {
-    return UsageError("cannot resolve '", name, "', where the ranks are to meet: ",
-                      std::string(::gai_strerror(code)), "; check MASTER_ADDR");
+    return UsageError("cannot resolve '", name,
+                      "', where the ranks are to meet: ", std::string(::gai_strerror(code)),
+                      "; check MASTER_ADDR");
   }
   return Addresses(list);
 }
@@ -113,7 +115,8 @@ absl::StatusOr<std::optional<std::string>> TakeFrame(std::string& buffer, uint32
   if (buffer.size() < sizeof(size)) return std::optional<std::string>();
   std::memcpy(&size, buffer.data(), sizeof(size));
   if (size == 0 || size > longest) {
-    return DataError("a frame of ", size, " bytes; what connects here does not speak the "
+    return DataError("a frame of ", size,
+                     " bytes; what connects here does not speak the "
                      "rendezvous protocol");
   }
   if (buffer.size() < sizeof(size) + size) return std::optional<std::string>();
@@ -175,14 +178,15 @@ absl::StatusOr<Listener> Listen(const std::string& address, int port, bool every
                              : (errno == EADDRINUSE ? "; another program has the port: choose "
                                                       "another MASTER_PORT (or CAPSTAN_PORT)"
                                                     : "");
-    return ResourceError("rank 0 cannot listen at ", address.empty() ? "127.0.0.1" : address, " port ",
-                         port, ": ", Reason(), remedy);
+    return ResourceError("rank 0 cannot listen at ", address.empty() ? "127.0.0.1" : address,
+                         " port ", port, ": ", Reason(), remedy);
   }
   sockaddr_storage bound{};
   socklen_t size = sizeof(bound);
   ::getsockname(made.fd.get(), reinterpret_cast<sockaddr*>(&bound), &size);
-  made.port = ntohs(bound.ss_family == AF_INET ? reinterpret_cast<sockaddr_in*>(&bound)->sin_port
-                                               : reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port);
+  made.port =
+      ntohs(bound.ss_family == AF_INET ? reinterpret_cast<sockaddr_in*>(&bound)->sin_port
+                                       : reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port);
   return made;
 }
 

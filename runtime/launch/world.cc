@@ -77,8 +77,8 @@ absl::Status FillLocal(const Reader& env, const Names& names, World* world) {
                       ": a machine cannot hold more ranks than the job has; fix the job script");
   }
   if (world->local_size > 0 && world->local_rank >= world->local_size) {
-    return UsageError(names.local_rank, " is ", world->local_rank, ", but only ",
-                      world->local_size, " ranks are on this machine",
+    return UsageError(names.local_rank, " is ", world->local_rank, ", but only ", world->local_size,
+                      " ranks are on this machine",
                       has_size ? StrCat(" (", names.local_size, ")") : std::string(),
                       "; local ranks count from 0: fix the job script");
   }
@@ -107,7 +107,8 @@ absl::Status SplitAddress(const std::string& text, World* world) {
   int64_t port = 0;
   if (colon == std::string::npos || colon == 0 ||
       !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 1 || port > 65535) {
-    return UsageError("CAPSTAN_RENDEZVOUS is '", text, "', not ADDRESS:PORT; it is set by `capstan "
+    return UsageError("CAPSTAN_RENDEZVOUS is '", text,
+                      "', not ADDRESS:PORT; it is set by `capstan "
                       "train --ranks`: unset the CAPSTAN_ variables");
   }
   world->address = text.substr(0, colon);
@@ -132,14 +133,15 @@ absl::StatusOr<World> ReadEmbedded(const Reader& env) {
                                      "CAPSTAN_RENDEZVOUS", "CAPSTAN_JOB_SECRET"};
   for (const char* name : kNeeded) {
     if (env.Has(name)) continue;
-    return UsageError("environment variable ", env.Has("CAPSTAN_RANK") ? "CAPSTAN_RANK" : "CAPSTAN_WORLD_SIZE",
+    return UsageError("environment variable ",
+                      env.Has("CAPSTAN_RANK") ? "CAPSTAN_RANK" : "CAPSTAN_WORLD_SIZE",
                       " is set but ", name,
                       " is not; `capstan train --ranks` sets them for the ranks it starts: unset "
                       "CAPSTAN_RANK and CAPSTAN_WORLD_SIZE");
   }
-  CAPSTAN_ASSIGN_OR_RETURN(
-      std::optional<World> read,
-      Read(env, {"CAPSTAN_RANK", "CAPSTAN_WORLD_SIZE", "CAPSTAN_LOCAL_RANK", "CAPSTAN_LOCAL_SIZE"}));
+  CAPSTAN_ASSIGN_OR_RETURN(std::optional<World> read,
+                           Read(env, {"CAPSTAN_RANK", "CAPSTAN_WORLD_SIZE", "CAPSTAN_LOCAL_RANK",
+                                      "CAPSTAN_LOCAL_SIZE"}));
   World world = *std::move(read);
   world.launcher = Launcher::kEmbedded;
   world.source = "capstan --ranks";
@@ -182,8 +184,8 @@ absl::StatusOr<std::optional<World>> ReadSlurm(const Reader& env) {
   const char* size = env.Has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   CAPSTAN_ASSIGN_OR_RETURN(std::optional<World> world,
                            Read(env, {"SLURM_PROCID", size, "SLURM_LOCALID", nullptr}));
-  const char* layout = env.Has("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE"
-                                                            : "SLURM_TASKS_PER_NODE";
+  const char* layout =
+      env.Has("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
   int node = 0;
   if (env.Has("SLURM_NODEID")) {
     CAPSTAN_ASSIGN_OR_RETURN(node, env.Number("SLURM_NODEID", 0, kMostRanks));
@@ -192,16 +194,15 @@ absl::StatusOr<std::optional<World>> ReadSlurm(const Reader& env) {
   if (tasks > world->local_rank && tasks <= world->size) world->local_size = tasks;
   world->launcher = Launcher::kSlurm;
   world->source = StrCat("srun (", world->source, ")");
-  world->job = StrCat("slurm-", env.TextOr("SLURM_JOB_ID", "0"), "-",
-                      env.TextOr("SLURM_STEP_ID", "0"));
+  world->job =
+      StrCat("slurm-", env.TextOr("SLURM_JOB_ID", "0"), "-", env.TextOr("SLURM_STEP_ID", "0"));
   return world;
 }
 
 absl::StatusOr<std::optional<World>> ReadMpi(const Reader& env) {
-  CAPSTAN_ASSIGN_OR_RETURN(
-      std::optional<World> world,
-      Read(env, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                 "OMPI_COMM_WORLD_LOCAL_SIZE"}));
+  CAPSTAN_ASSIGN_OR_RETURN(std::optional<World> world,
+                           Read(env, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}));
   if (world.has_value()) {
     world->launcher = Launcher::kOpenMpi;
     world->source = StrCat("mpirun of Open MPI (", world->source, ")");
@@ -228,8 +229,10 @@ absl::Status CheckAgainst(const Reader& env, const World& other) {
     if (!env.Has(name)) continue;
     CAPSTAN_ASSIGN_OR_RETURN(const int given, env.Number(name, 0, kMostRanks));
     if (given == value) continue;
-    return UsageError("environment variable ", name, " is ", given, ", but this process was "
-                      "started as rank ", other.rank, " of ", other.size, " by ", other.source,
+    return UsageError("environment variable ", name, " is ", given,
+                      ", but this process was "
+                      "started as rank ",
+                      other.rank, " of ", other.size, " by ", other.source,
                       "; unset RANK and WORLD_SIZE, or start the ranks with torchrun alone");
   }
   return absl::OkStatus();
@@ -241,9 +244,9 @@ absl::StatusOr<std::optional<World>> ReadTorchrun(const Reader& env) {
   if (!world.has_value()) return world;
   world->launcher = Launcher::kTorchrun;
   world->source = StrCat("torchrun (", world->source, ")");
-  world->job = StrCat("torchrun-", env.TextOr("TORCHELASTIC_RUN_ID", "none"), "-",
-                      env.TextOr("TORCHELASTIC_RESTART_COUNT", "0"), "-",
-                      env.TextOr("MASTER_PORT", "0"));
+  world->job =
+      StrCat("torchrun-", env.TextOr("TORCHELASTIC_RUN_ID", "none"), "-",
+             env.TextOr("TORCHELASTIC_RESTART_COUNT", "0"), "-", env.TextOr("MASTER_PORT", "0"));
   if (env.Has("TORCHELASTIC_RESTART_COUNT")) {
     CAPSTAN_ASSIGN_OR_RETURN(world->epoch, env.Number("TORCHELASTIC_RESTART_COUNT", 0, INT32_MAX));
   }
@@ -275,10 +278,12 @@ absl::Status FillRendezvous(const Reader& env, World* world) {
   const char* port = env.Has("CAPSTAN_PORT") ? "CAPSTAN_PORT" : "MASTER_PORT";
   if (world->secret.empty()) return absl::OkStatus();
   if (world->address.empty() || !env.Has(port)) {
-    return UsageError("CAPSTAN_JOB_SECRET is set, so the ranks meet at MASTER_ADDR and MASTER_PORT, "
-                      "but ", world->address.empty() ? "MASTER_ADDR" : "MASTER_PORT",
-                      " is not set; set it, or unset CAPSTAN_JOB_SECRET to meet through a file in "
-                      "the run directory");
+    return UsageError(
+        "CAPSTAN_JOB_SECRET is set, so the ranks meet at MASTER_ADDR and MASTER_PORT, "
+        "but ",
+        world->address.empty() ? "MASTER_ADDR" : "MASTER_PORT",
+        " is not set; set it, or unset CAPSTAN_JOB_SECRET to meet through a file in "
+        "the run directory");
   }
   CAPSTAN_ASSIGN_OR_RETURN(world->port, env.Number(port, 1, 65535));
   if (std::string_view(port) == "MASTER_PORT" &&

@@ -54,9 +54,9 @@ CheckFn Each(absl::Status (*rule)(InferContext&)) {
     const Dims counts = ctx.attrs->Ints("counts");
     const size_t ranks = static_cast<size_t>(ctx.axis_size(Axis(ctx)));
     if (!counts.empty() && counts.size() != ranks * ctx.inputs.size()) {
-      return UsageError(ctx.op, ": counts has ", counts.size(), " entries, but ",
-                        ctx.inputs.size(), " tensors over the ", ranks, " ranks of ", Axis(ctx),
-                        " need ", ranks * ctx.inputs.size());
+      return UsageError(ctx.op, ": counts has ", counts.size(), " entries, but ", ctx.inputs.size(),
+                        " tensors over the ", ranks, " ranks of ", Axis(ctx), " need ",
+                        ranks * ctx.inputs.size());
     }
     for (size_t i = 0; i < ctx.inputs.size(); ++i) {
       if (!SameDType(ctx.inputs[i]->dtype(), ctx.inputs[0]->dtype())) {

@@ -93,28 +93,39 @@ class Differentiator final : public VjpContext {
       if (tensor.kind == CAPSTAN_PARAMETER && tensor.trainable) required_.insert(t);
       has_root_ = has_root_ || tensor.loss_root;
     }
-    if (!has_root_) {
-      return BugError("program '", program_.options().name,
-                      "' has no loss to differentiate; the objective must mark one (loss_root)");
-    }
     for (const Segment& s : program_.segments()) {
       if (!s.name.starts_with(kForward)) continue;
       for (OpId o : s.ops) {
         const Op& op = program_.op(o);
+        // What another stage sends may depend on its parameters.
+        if (Receives(op)) required_.insert(op.outputs[0]);
         const bool flows = std::any_of(op.inputs.begin(), op.inputs.end(),
                                        [&](TensorId t) { return required_.contains(t); });
         if (!flows) continue;
+        has_root_ = has_root_ || op.kind() == "send";
         for (TensorId t : op.outputs) {
           if (IsFloat(program_.tensor(t).dtype())) required_.insert(t);
         }
       }
     }
+    if (!has_root_) {
+      return BugError("program '", program_.options().name,
+                      "' has no loss to differentiate; the objective must mark one (loss_root)");
+    }
     return absl::OkStatus();
+  }
+
+  static bool Receives(const Op& op) {
+    return op.kind() == "recv" && op.attrs.Int("requires_grad", 1) != 0;
   }
 
   absl::Status Visit(OpId o) {
     current_ = o;
     const Op& op = program_.op(o);
+    // The border of a pipeline stage: the cotangent of what was sent is received, and the other way.
+    if (Receives(op)) return cotangent(0) == kNone ? absl::OkStatus() : ApplyRule();
+    if (op.kind() == "send")
+      return required_.contains(op.inputs[0]) ? ApplyRule() : absl::OkStatus();
     const bool differentiable_path = std::any_of(op.inputs.begin(), op.inputs.end(),
                                                  [&](TensorId t) { return required_.contains(t); });
     if (!differentiable_path) return absl::OkStatus();

@@ -224,9 +224,8 @@ absl::StatusOr<OpId> Program::AddOp(const InsertPoint& at, NewOp fresh) {
   }
   const size_t output_count = def->outputs(fresh.inputs.size());
   if (!fresh.outputs.empty() && fresh.outputs.size() != output_count) {
-    return absl::InvalidArgumentError(StrCat("op '", fresh.kind, "' has ",
-                                             output_count, " outputs, given ",
-                                             fresh.outputs.size()));
+    return absl::InvalidArgumentError(StrCat("op '", fresh.kind, "' has ", output_count,
+                                             " outputs, given ", fresh.outputs.size()));
   }
   for (TensorId t : fresh.outputs) {
     if (t == kNone) continue;

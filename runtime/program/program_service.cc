@@ -205,6 +205,21 @@ capstan_status* OpInfer(capstan_program* p, capstan_op op) {
   return ToC(p->program->Infer(op));
 }
 
+capstan_status* GetOpCost(const capstan_program* p, capstan_op op, double* flops, double* read,
+                          double* written) {
+  if (!p->program->OpAlive(op)) return ToC(UsageError("op ", op, " does not exist"));
+  const absl::StatusOr<OpCost> cost = p->program->Cost(op);
+  if (!cost.ok()) return ToC(cost.status());
+  *flops = cost->flops;
+  *read = cost->bytes_read;
+  *written = cost->bytes_written;
+  return nullptr;
+}
+
+capstan_status* TensorRemove(capstan_program* p, capstan_tensor t) {
+  return ToC(p->program->RemoveTensor(t));
+}
+
 capstan_status* ScheduleSet(capstan_program* p, const capstan_schedule_entry* entries,
                             size_t count) {
   std::vector<ScheduleEntry> list;
@@ -249,6 +264,8 @@ constexpr capstan_program_service kService = {
     ScheduleGet,
     ScheduleSet,
     OpInfer,
+    GetOpCost,
+    TensorRemove,
 };
 
 // ---- ops of plugins ----------------------------------------------------------------------------

@@ -273,6 +273,8 @@ class Composer {
           in_.precision.vtable->dtype(in_.precision.self, CAPSTAN_ROLE_GRADIENT);
       return Differentiate(*program_, options);
     }
+    // While the Program still has every parameter of the model.
+    if (phase == CAPSTAN_PHASE_PIPELINE) return CheckGroups();
     if (phase == CAPSTAN_PHASE_FINISH) return ClipPhase();
     if (phase == CAPSTAN_PHASE_UPDATE) return UpdatePhase();
     return absl::OkStatus();
@@ -387,7 +389,6 @@ class Composer {
   }
 
   absl::Status UpdatePhase() {
-    CAPSTAN_RETURN_IF_ERROR(CheckGroups());
     for (TensorId gradient : Gradients()) CAPSTAN_RETURN_IF_ERROR(UpdateOne(gradient));
     return absl::OkStatus();
   }

@@ -77,13 +77,13 @@ class Trainer {
   absl::StatusOr<TrainResult> Run() {
     StopRequests stop;  // from the first moment, so that a request never finds the run half made
     CAPSTAN_RETURN_IF_ERROR(OpenDirectory());
-    CAPSTAN_RETURN_IF_ERROR(ranks_.Agree("prepared", Prepare()));
+    CAPSTAN_RETURN_IF_ERROR(Prepare());
     CAPSTAN_RETURN_IF_ERROR(CheckCommunicationOf(*train_, "communication of a step"));
     if (validation_) {
       CAPSTAN_RETURN_IF_ERROR(CheckCommunicationOf(*eval_, "communication of validation"));
     }
-    CAPSTAN_RETURN_IF_ERROR(ranks_.Agree("restored", Restore()));
-    CAPSTAN_RETURN_IF_ERROR(ranks_.Agree("trackers", OpenTrackers()));
+    CAPSTAN_RETURN_IF_ERROR(Restore());
+    CAPSTAN_RETURN_IF_ERROR(OpenTrackers());
     Progress progress(options_.terminal, options_.print_every > 0
                                              ? options_.print_every
                                              : std::max<int64_t>(1, steps_ / 50));
@@ -177,7 +177,8 @@ class Trainer {
                                                    storage_.get(), in.batch_ranks, in.batch_index));
       eval_loader_.emplace(std::move(v));
     }
-    CAPSTAN_ASSIGN_OR_RETURN(flops_per_step_, ModelFlops(*eval_, run_.global_batch));
+    CAPSTAN_ASSIGN_OR_RETURN(flops_per_step_,
+                             ModelFlops(*eval_, in.micro_batch * in.microbatches));  // this rank's
     return absl::OkStatus();
   }
 
@@ -188,7 +189,7 @@ class Trainer {
     CAPSTAN_RETURN_IF_ERROR(init->Run(0));
     if (!checkpoint_.empty()) {
       CAPSTAN_ASSIGN_OR_RETURN(CheckpointInfo info,
-                               LoadCheckpoint(*store_, checkpoint_, *train_, *storage_));
+                               LoadCheckpoint(*store_, ranks_, checkpoint_, *train_, *storage_));
       if (info.seed != run_.seed) {
         return UsageError(checkpoint_, " was written with run.seed = ", info.seed,
                           ", the config says ", run_.seed,
@@ -201,7 +202,7 @@ class Trainer {
       resumed_ = true;
     } else if (!run_.weights.empty()) {
       CAPSTAN_ASSIGN_OR_RETURN(std::vector<std::string> unused,
-                               LoadWeights(*store_, run_.weights, *train_, *storage_));
+                               LoadWeights(*store_, ranks_, run_.weights, *train_, *storage_));
       if (!unused.empty()) {
         notices_.push_back(StrCat("warning: ", unused.size(), " tensors of ", run_.weights,
                                   " are not used, the first is '", unused[0], "'"));

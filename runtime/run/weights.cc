@@ -309,10 +309,19 @@ class Reader {
     return absl::OkStatus();
   }
 
-  std::vector<std::string> Unused() const {
+  // Tensors that no rank has read. All ranks call it.
+  absl::StatusOr<std::vector<std::string>> Unused(const Ranks& ranks) const {
+    std::string mine;  // a letter a tensor, in the order of the map
+    for (const auto& [key, stored] : tensors_) mine += stored.used ? 'u' : '-';
+    CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.Exchange("unused", mine));
     std::vector<std::string> names;
+    size_t i = 0;
     for (const auto& [key, stored] : tensors_) {
-      if (!stored.used) names.push_back(key.second);
+      const bool used = std::any_of(all.begin(), all.end(), [&](const std::string& letters) {
+        return i < letters.size() && letters[i] == 'u';
+      });
+      if (!used) names.push_back(key.second);
+      ++i;
     }
     return names;
   }
@@ -473,14 +482,21 @@ absl::StatusOr<std::unique_ptr<Program>> ComposeInit(const Program& like, bool p
   return program;
 }
 
-absl::StatusOr<std::vector<std::string>> LoadWeights(const Store& store, const std::string& folder,
+absl::StatusOr<std::vector<std::string>> LoadWeights(const Store& store, const Ranks& ranks,
+                                                     const std::string& folder,
                                                      const Program& program, Storage& storage) {
-  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Reader> reader, Reader::Open(store, folder));
-  for (TensorId id : SavedTensors(program, true)) {
-    CAPSTAN_RETURN_IF_ERROR(reader->Get(program, storage, id));
-  }
+  std::unique_ptr<Reader> reader;
+  const auto read = [&]() -> absl::Status {
+    CAPSTAN_ASSIGN_OR_RETURN(reader, Reader::Open(store, folder));
+    for (TensorId id : SavedTensors(program, true)) {
+      CAPSTAN_RETURN_IF_ERROR(reader->Get(program, storage, id));
+    }
+    return absl::OkStatus();
+  };
+  CAPSTAN_RETURN_IF_ERROR(ranks.Agree("weights", read()));
+  CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> all, reader->Unused(ranks));
   std::vector<std::string> unused;
-  for (const std::string& name : reader->Unused()) {
+  for (const std::string& name : all) {
     // Buffers that older files carry, and the second name of a tied head.
     const bool known = name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
                        name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight";
@@ -534,16 +550,24 @@ absl::StatusOr<std::string> NewestCheckpoint(const Store& store, const std::stri
   return names.empty() ? std::string() : StrCat(directory, "/", names.back());
 }
 
-absl::StatusOr<CheckpointInfo> LoadCheckpoint(const Store& store, const std::string& path,
-                                              const Program& program, Storage& storage) {
-  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Reader> reader, Reader::Open(store, path));
-  CAPSTAN_ASSIGN_OR_RETURN(CheckpointInfo info, ParseInfo(*reader, path));
-  CAPSTAN_RETURN_IF_ERROR(CheckOpVersions(*reader, path, program));
-  for (TensorId id : SavedTensors(program, false)) {
-    CAPSTAN_RETURN_IF_ERROR(reader->Get(program, storage, id));
-  }
+absl::StatusOr<CheckpointInfo> LoadCheckpoint(const Store& store, const Ranks& ranks,
+                                              const std::string& path, const Program& program,
+                                              Storage& storage) {
+  std::unique_ptr<Reader> reader;
+  CheckpointInfo info;
+  const auto read = [&]() -> absl::Status {
+    CAPSTAN_ASSIGN_OR_RETURN(reader, Reader::Open(store, path));
+    CAPSTAN_ASSIGN_OR_RETURN(info, ParseInfo(*reader, path));
+    CAPSTAN_RETURN_IF_ERROR(CheckOpVersions(*reader, path, program));
+    for (TensorId id : SavedTensors(program, false)) {
+      CAPSTAN_RETURN_IF_ERROR(reader->Get(program, storage, id));
+    }
+    return absl::OkStatus();
+  };
+  CAPSTAN_RETURN_IF_ERROR(ranks.Agree("checkpoint read", read()));
+  CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> unused, reader->Unused(ranks));
   // The next checkpoint would be without them.
-  if (const std::vector<std::string> unused = reader->Unused(); !unused.empty()) {
+  if (!unused.empty()) {
     return DataError(
         path, " holds '", unused[0], "'",
         unused.size() == 1 ? "" : StrCat(" and ", unused.size() - 1, " more tensors"),

@@ -24,7 +24,9 @@ absl::StatusOr<std::unique_ptr<Program>> ComposeInit(const Program& like, bool p
 
 // Loads parameters from a folder in published form. Every parameter must be there, with its shape;
 // f16, bf16, f32 and f64 are converted. Tensors of the folder that nothing uses are returned.
-absl::StatusOr<std::vector<std::string>> LoadWeights(const Store& store, const std::string& folder,
+// All ranks call it; each reads its own slices.
+absl::StatusOr<std::vector<std::string>> LoadWeights(const Store& store, const Ranks& ranks,
+                                                     const std::string& folder,
                                                      const Program& program, Storage& storage);
 
 // What a checkpoint knows besides tensors.
@@ -64,9 +66,11 @@ absl::Status SaveSnapshot(const Store& store, const Ranks& ranks, const std::str
 // Path of the newest complete checkpoint, "" when there is none.
 absl::StatusOr<std::string> NewestCheckpoint(const Store& store, const std::string& directory);
 
-// Reads everything a checkpoint holds into storage. Refuses one whose tensors do not fit.
-absl::StatusOr<CheckpointInfo> LoadCheckpoint(const Store& store, const std::string& path,
-                                              const Program& program, Storage& storage);
+// Reads everything a checkpoint holds into storage. Refuses one whose tensors do not fit, and one
+// with tensors that no rank has a use for. All ranks call it; each reads its own slices.
+absl::StatusOr<CheckpointInfo> LoadCheckpoint(const Store& store, const Ranks& ranks,
+                                              const std::string& path, const Program& program,
+                                              Storage& storage);
 
 // The texts of a checkpoint, without its tensors.
 absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(const Store& store, const std::string& path);

@@ -129,7 +129,7 @@ TEST_P(Golden, GradientsOfTheFirstStep) {
   l.storage = Storage::Allocate(device, &l.plan).value();
   l.executor = Executor::Compile(l.program.get(), l.storage.get()).value();
   const Store* store = l.session->store().value();
-  ASSERT_TRUE(LoadWeights(*store, data_, *l.program, *l.storage).ok());
+  ASSERT_TRUE(LoadWeights(*store, Ranks(), data_, *l.program, *l.storage).ok());
   const Dataset data = l.session->OpenData(CAPSTAN_SPLIT_TRAIN).value();
   BatchLoader loader =
       BatchLoader::Create(&data, &l.session->objective(), l.program.get(), l.storage.get()).value();

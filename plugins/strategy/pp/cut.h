@@ -1,0 +1,64 @@
+// Leaves of a forward graph what one stage runs: its chunks, and messages at their borders.
+#ifndef CAPSTAN_PLUGINS_STRATEGY_PP_CUT_H_
+#define CAPSTAN_PLUGINS_STRATEGY_PP_CUT_H_
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "plugins/strategy/pp/schedules.h"
+#include "sdk/gradients.h"
+#include "sdk/strategy.h"
+
+namespace capstan::pp {
+
+inline std::string forward_segment(int64_t chunk) { return sdk::text("forward/", chunk); }
+
+// A parameter that several stages hold: by name, with its stages, the owner first.
+using Tied = std::map<std::string, std::vector<int64_t>>;
+
+class Cutter {
+ public:
+  // `chunk_of`: of each op of forward/0, in order, never falling.
+  Cutter(sdk::Program& program, sdk::MeshAxis axis, int64_t chunks, std::vector<int64_t> chunk_of);
+
+  // Gives the parameters that other stages hold too.
+  Tied run();
+
+ private:
+  int64_t stage_of(int64_t chunk) const { return chunk % axis_.size; }
+  bool mine(int64_t chunk) const { return stage_of(chunk) == axis_.index; }
+  void find_crossings();
+  bool repeatable(sdk::Op op, const sdk::OpInfo& info) const;
+  bool needs_gradient(const sdk::OpInfo& info) const;
+  void move_own_ops();
+  void receive(int64_t chunk);
+  void send(int64_t chunk);
+  void repeat_cheap(int64_t chunk);
+  void replace_in(int64_t chunk, sdk::Tensor from, sdk::Tensor to);
+  void drop_foreign_ops();
+  Tied drop_foreign_parameters();
+  void share_metric();
+
+  struct Crossing {  // a value that later chunks read
+    sdk::Tensor value;
+    int64_t from = 0, until = 0;  // chunk that makes it, last chunk that reads it
+    bool cheap = false;           // made of inputs alone: every chunk makes it itself
+    bool gradient = false;
+  };
+
+  sdk::Program& program_;
+  sdk::MeshAxis axis_;
+  int64_t chunks_;
+  std::vector<sdk::Op> ops_;
+  std::vector<sdk::OpInfo> infos_;
+  std::vector<int64_t> chunk_of_;
+  std::vector<Crossing> crossings_;
+  std::set<sdk::Tensor> gradients_;          // values that depend on trainable parameters
+  std::map<sdk::Tensor, sdk::Tensor> here_;  // crossing value: what this chunk has of it
+};
+
+}  // namespace capstan::pp
+
+#endif  // CAPSTAN_PLUGINS_STRATEGY_PP_CUT_H_
