@@ -8,7 +8,8 @@ SECONDS ?= 60
 PACKAGES := g++ cmake ninja-build ccache pkg-config clang-14 libclang-rt-14-dev clang-format-14 \
   libabsl-dev libtomlplusplus-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libboost-dev \
   libdnnl-dev libhwy-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev \
-  libdlpack-dev binutils python3
+  libdlpack-dev binutils python3 \
+  libopenmpi-dev openmpi-bin libmpich-dev mpich libgloo-dev
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 FORMATTED = $(shell find plugin_api sdk runtime kernels plugins tests -name '*.h' -o -name '*.cc' -o -name '*.c')
 

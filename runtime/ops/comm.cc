@@ -200,7 +200,10 @@ absl::Status Scatter(InferContext& ctx) {
     return UsageError(ctx.op, ": with counts give index, this rank's place in ", Axis(ctx));
   }
   AxisPlacement to = Cut(dim);
-  if (uneven) {
+  // Equal counts are an even cut, which has no ranges.
+  const bool equal = std::all_of(shares.counts.begin(), shares.counts.end(),
+                                 [&](int64_t n) { return n == shares.counts.front(); });
+  if (!equal) {
     const int64_t begin =
         std::accumulate(shares.counts.begin(), shares.counts.begin() + index, int64_t{0});
     to.ranges = {begin, begin + shares.counts[index]};
