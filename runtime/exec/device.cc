@@ -74,6 +74,23 @@ absl::StatusOr<DeviceMemory> Device::Allocate(const std::string& region, uint64_
   return DeviceMemory(this, data, bytes);
 }
 
+absl::StatusOr<Device::Shared> Device::AllocateShared(const std::string& region, uint64_t bytes) {
+  Shared shared;
+  const bool can = vtable_->export_memory != nullptr;
+  const bool apart = CAPSTAN_HAS(vtable_, allocate_shared) && vtable_->allocate_shared != nullptr;
+  if (bytes == 0 || !can || !apart) {
+    CAPSTAN_ASSIGN_OR_RETURN(shared.memory, Allocate(region, bytes));
+  } else {
+    void* data = nullptr;
+    CAPSTAN_RETURN_IF_ERROR(vtable_->allocate_shared(self_, region.c_str(), bytes, &data));
+    shared.memory = DeviceMemory(this, data, bytes);
+  }
+  if (bytes == 0 || !can) return shared;
+  CAPSTAN_RETURN_IF_ERROR(
+      vtable_->export_memory(self_, shared.memory.data(), &shared.fd, &shared.offset));
+  return shared;
+}
+
 absl::Status Device::Copy(void* to, const void* from, uint64_t bytes) {
   return FromC(vtable_->copy(self_, to, from, bytes));
 }

@@ -60,6 +60,14 @@ class Device {
   const std::string& name() const { return name_; }
   std::string description() const { return vtable_->description(self_); }
   absl::StatusOr<DeviceMemory> Allocate(const std::string& region, uint64_t bytes);
+  // Memory that other processes of this machine can map; `fd` is the caller's to close. Without it
+  // (fd -1) where the device has none such.
+  struct Shared {
+    DeviceMemory memory;
+    int32_t fd = -1;
+    uint64_t offset = 0;
+  };
+  absl::StatusOr<Shared> AllocateShared(const std::string& region, uint64_t bytes);
   absl::Status Copy(void* to, const void* from, uint64_t bytes);
   absl::StatusOr<capstan_memory_info> Memory() const;
   absl::StatusOr<capstan_roofline> Measure(DType dtype) const;

@@ -1,5 +1,7 @@
 #include "runtime/exec/executor.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -29,7 +31,7 @@ absl::StatusOr<std::unique_ptr<Storage>> Storage::Allocate(Device* device, Memor
         " free; lower batch.micro or data.sequence_length, or add strategy.recompute");
   }
   for (const auto& [region, bytes] : regions) {
-    absl::StatusOr<DeviceMemory> memory = device->Allocate(region, static_cast<uint64_t>(bytes));
+    absl::StatusOr<DeviceMemory> memory = storage->AllocateRegion(region, bytes);
     if (!memory.ok()) {
       return Annotate(
           memory.status(),
@@ -40,6 +42,23 @@ absl::StatusOr<std::unique_ptr<Storage>> Storage::Allocate(Device* device, Memor
     storage->regions_[region] = *std::move(memory);
   }
   return storage;
+}
+
+// Persistent tensors that ranks communicate lie where they can read each other's. The arena does not:
+// kernels want its huge pages, which shared memory has none of.
+absl::StatusOr<DeviceMemory> Storage::AllocateRegion(const std::string& region, int64_t bytes) {
+  const auto size = static_cast<uint64_t>(bytes);
+  const bool shared = communicator_ != nullptr && communicator_->registers() && region != kArena &&
+                      plan_->communicates(region);
+  if (!shared) return device_->Allocate(region, size);
+  CAPSTAN_ASSIGN_OR_RETURN(Device::Shared made, device_->AllocateShared(region, size));
+  if (made.fd < 0) return std::move(made.memory);
+  void* const data = made.memory.data();
+  const absl::Status registered = communicator_->Register(data, size, made.fd, made.offset);
+  ::close(made.fd);
+  CAPSTAN_RETURN_IF_ERROR(registered);
+  registered_.push_back(data);
+  return std::move(made.memory);
 }
 
 Storage::~Storage() {

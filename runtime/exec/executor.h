@@ -37,6 +37,7 @@ class Storage {
 
  private:
   Storage() = default;
+  absl::StatusOr<DeviceMemory> AllocateRegion(const std::string& region, int64_t bytes);
   Device* device_ = nullptr;
   MemoryPlan* plan_ = nullptr;
   Communicator* communicator_ = nullptr;

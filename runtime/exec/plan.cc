@@ -312,6 +312,11 @@ void MemoryPlan::FindWaits(const Program& program, PlannedProgram& plan) {
     }
     std::sort(launch.waits.begin(), launch.waits.end());
     if (!IsCommunication(op)) continue;
+    for (const std::vector<TensorId>* list : {&op.inputs, &op.outputs}) {
+      for (TensorId t : *list) {
+        communicates_.insert(RegionOf(program.tensor(plan.alias[t])));
+      }
+    }
     for (int m : reads) pending[m].readers.push_back(static_cast<int>(i));
     for (int m : writes) pending[m].writers.push_back(static_cast<int>(i));
     touched[i] = std::move(reads);

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,8 @@ class MemoryPlan {
 
   const std::map<std::string, int64_t>& region_bytes() const { return region_bytes_; }
   int64_t total_bytes() const;
+  // True for a region with operands of communication.
+  bool communicates(const std::string& region) const { return communicates_.contains(region); }
   const ArenaPeak& arena_peak() const { return peak_; }  // of the Program with the largest arena
 
   const std::vector<PlannedLaunch>& launches(const Program& program) const;
@@ -97,6 +100,7 @@ class MemoryPlan {
   void Pack(const Program& program, PlannedProgram& plan);
 
   std::map<std::string, int64_t> region_bytes_;
+  std::set<std::string> communicates_;
   // By name, inputs by Program too: place and bytes.
   std::map<std::pair<const Program*, std::string>, std::pair<Place, int64_t>> persistent_;
   std::map<const Program*, PlannedProgram> programs_;

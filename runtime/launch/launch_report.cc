@@ -198,7 +198,7 @@ class Judgement {
     if (r.stopped) {
       return StrCat(Name(rank), " was stopped (suspended, as by SIGSTOP)", Doing(r.then));
     }
-    if (EndedWell(r) && r.ended_before) {
+    if (EndedWell(r) && (r.ended_before || WEXITSTATUS(r.wait_status) == kExitDone)) {
       return StrCat(Name(rank), " had ended (exit code ", WEXITSTATUS(r.wait_status),
                     ") before the others");
     }

@@ -204,21 +204,21 @@ RankSnapshot StatusPages::Read(int rank) const {
   const StatusPage& page = *PageOf(pages_, rank);
   RankSnapshot s;
   s.deadline_s = page.deadline_s.load(kRelaxed);
-  // A slot is written again only two writes later; a rank that gets on so fast that this never
-  // succeeds is one whose op of the moment nobody asks for, and the last copy will do.
-  for (int attempt = 0; attempt < 100; ++attempt) {
+  std::array<uint64_t, 12> words;
+  // A slot is written again only two writes later. Ops take longer than a copy of one, so that the first
+  // attempts succeed; the bound is for a rank that does nothing but write, whose last copy will do.
+  for (int attempt = 0; attempt < 100000; ++attempt) {
     s.writes = page.writes.load(std::memory_order_acquire);
     const Slot& slot = page.slots[s.writes % 2];
     s.step = slot.step.load(kRelaxed);
     s.microbatch = slot.microbatch.load(kRelaxed);
     s.waiting_for = slot.waiting_for.load(kRelaxed);
     s.state = static_cast<RankState>(slot.state.load(kRelaxed));
-    std::array<uint64_t, 12> words;
     for (size_t i = 0; i < words.size(); ++i) words[i] = slot.label[i].load(kRelaxed);
-    s.op = TextOf(words);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (page.writes.load(kRelaxed) == s.writes) break;
   }
+  s.op = TextOf(words);
   s.attached = s.writes != 0;
   if (!s.attached) s.step = s.microbatch = s.waiting_for = -1;
   if (page.failure_state.load(std::memory_order_acquire) == launch_internal::kWritten) {
