@@ -15,6 +15,7 @@ namespace {
 struct CommandLine {
   TrainArguments train;
   VerifyArguments verify;
+  TimelineArguments timeline;
   DumpArguments dump;
   PlanArguments plan;
   GenerateArguments generate;
@@ -74,6 +75,22 @@ void AddVerify(CLI::App& app, CommandLine& line) {
       ->check(CLI::Range(0.0, 1.0));
   c->add_flag("--json", line.verify.json, "Print JSON");
   c->callback([&line] { line.chosen = [&line] { return VerifyCommand(line.verify); }; });
+}
+
+void AddTimeline(CLI::App& app, CommandLine& line) {
+  CLI::App* c = app.add_subcommand(
+      "timeline", "When each pipeline stage works and waits: predicted, and as traces measured it");
+  c->add_option("config", line.timeline.config, "TOML file")->required();
+  AddSet(c, line.timeline.set);
+  c->add_option("--world", line.timeline.world, "Number of ranks, where [mesh] leaves it open")
+      ->check(CLI::Range(1, 1 << 30));
+  c->add_option("--hop-ms", line.timeline.hop_ms, "Time of a message from a stage to the next")
+      ->check(CLI::Range(0.0, 1e9));
+  c->add_option("--flops", line.timeline.flops,
+                "FLOP/s of a rank; by default this device's matrix rate, measured");
+  c->add_option("--svg", line.timeline.svg, "Draw into this file, idle time shaded");
+  c->add_flag("--json", line.timeline.json, "Print JSON");
+  c->callback([&line] { line.chosen = [&line] { return TimelineCommand(line.timeline); }; });
 }
 
 void AddInspect(CLI::App& app, CommandLine& line) {
@@ -173,6 +190,7 @@ int RunCommandLine(int argc, char** argv) {
   app.set_version_flag("--version", HostVersionText());
   AddTrain(app, line);
   AddVerify(app, line);
+  AddTimeline(app, line);
   AddInspect(app, line);
   AddGenerate(app, line);
   AddData(app, line);

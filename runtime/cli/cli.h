@@ -39,6 +39,17 @@ struct VerifyArguments {
 };
 absl::StatusOr<int> VerifyCommand(const VerifyArguments& arguments);
 
+struct TimelineArguments {
+  std::string config;
+  std::vector<std::string> set;
+  int64_t world = 0;  // where [mesh] leaves it open
+  double hop_ms = 0;  // from a stage to the next
+  double flops = 0;   // of a rank, per second; 0: measure this device's
+  std::string svg;    // a file to draw into
+  bool json = false;
+};
+absl::StatusOr<int> TimelineCommand(const TimelineArguments& arguments);
+
 struct DumpArguments {
   std::string config;
   std::vector<std::string> set;

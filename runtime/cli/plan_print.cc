@@ -66,6 +66,18 @@ std::string MemoryText(const PlanReport& r) {
   return text;
 }
 
+std::string CommunicationText(const PlanReport& r) {
+  if (r.communication.empty()) return "";
+  std::string text =
+      "\ncommunication of a step, of this rank\n"
+      "  axis  op                 launches        tensors    sends at least\n";
+  for (const CommCount& c : r.communication) {
+    absl::StrAppendFormat(&text, "  %-5s %-18s %8d %14s %17s\n", c.axis, c.kind, c.launches,
+                          BytesText(c.payload), BytesText(c.sent));
+  }
+  return text;
+}
+
 std::string ComputeText(const PlanReport& r) {
   const auto row = [&](const char* name, double flops) {
     return absl::StrFormat("  %-22s %14s a step   %14s a token\n", name, FlopsText(flops),
@@ -131,8 +143,8 @@ Json PartsJson(const Rows& rows) {
 }  // namespace
 
 std::string PlanText(const PlanReport& r) {
-  return StrCat(HeadText(r), ParameterText(r), MemoryText(r), ComputeText(r), OpsText(r),
-                FitText(r));
+  return StrCat(HeadText(r), ParameterText(r), MemoryText(r), CommunicationText(r), ComputeText(r),
+                OpsText(r), FitText(r));
 }
 
 std::string PlanJson(const PlanReport& r) {
@@ -152,6 +164,14 @@ std::string PlanJson(const PlanReport& r) {
     fits["gpu"] = {{"name", r.gpu->name},
                    {"has_bytes", static_cast<int64_t>(r.gpu->bytes())},
                    {"fits", static_cast<double>(r.total) <= r.gpu->bytes()}};
+  }
+  Json communication = Json::array();
+  for (const CommCount& c : r.communication) {
+    communication.push_back({{"axis", c.axis},
+                             {"op", c.kind},
+                             {"launches", c.launches},
+                             {"payload_bytes", c.payload},
+                             {"sent_bytes", c.sent}});
   }
   const Json report = {
       {"config", r.config},
@@ -175,6 +195,7 @@ std::string PlanJson(const PlanReport& r) {
         {"activations_peak", {{"at", r.peak.at}, {"parts", PartsJson(PeakParts(r.peak))}}}}},
       {"flops", {{"step", r.step_flops}, {"model", r.model_flops}, {"rule", r.rule_flops}}},
       {"ops", ops},
+      {"communication", communication},
       {"reinterpret", r.reinterprets},
       {"fits", fits}};
   return report.dump(2) + "\n";

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 
+#include "runtime/exec/communicator.h"
 #include "runtime/run/compose.h"
 #include "runtime/run/trace.h"
 #include "runtime/run/weights.h"
@@ -92,6 +93,31 @@ absl::Status CountOps(const Program& train, const MemoryPlan& plan, PlanReport& 
   return absl::OkStatus();
 }
 
+void CountCommunication(const Program& train, const MemoryPlan& plan, PlanReport& report) {
+  std::map<std::pair<std::string, std::string>, CommCount> counts;
+  for (const PlannedLaunch& launch : plan.launches(train)) {
+    const Op& op = train.op(launch.op);
+    if (!IsCommunication(op)) continue;
+    const std::string axis = op.attrs.String("axis", "");
+    const bool gathers = op.kind() == "all_gather" || op.inputs.empty();
+    double payload = 0;
+    for (TensorId t : gathers ? op.outputs : op.inputs)
+      payload += static_cast<double>(train.tensor(t).bytes());
+    const auto n = static_cast<double>(train.options().mesh.Size(axis));
+    const bool message = !op.def->is(CAPSTAN_OP_COLLECTIVE);
+    double share = (n - 1) / n;
+    if (op.kind().find("reduce") != std::string::npos && op.kind() != "reduce_scatter") share *= 2;
+    if (message) share = op.inputs.empty() ? 0 : 1;
+    CommCount& count = counts[{axis, op.kind()}];
+    count.axis = axis;
+    count.kind = op.kind();
+    ++count.launches;
+    count.payload += payload;
+    count.sent += share * payload;
+  }
+  for (auto& [key, count] : counts) report.communication.push_back(std::move(count));
+}
+
 void Describe(const Session& session, PlanReport& report) {
   const Ingredients& in = session.ingredients();
   report.model = in.model.id;
@@ -157,6 +183,7 @@ absl::StatusOr<PlanReport> MakePlanReport(Session& session, const std::string& c
   report.total = plan.total_bytes();
   report.peak = plan.arena_peak();
   CAPSTAN_RETURN_IF_ERROR(CountOps(*train, plan, report));
+  CountCommunication(*train, plan, report);
   CAPSTAN_ASSIGN_OR_RETURN(report.model_flops,
                            ModelFlops(*eval, report.micro_batch * report.microbatches));
   report.rule_flops = RuleFlops(report, session.model_info());

@@ -31,6 +31,16 @@ struct OpCount {
   double flops = 0;      // of those launches
 };
 
+// What one kind of communication moves over one axis in a step of this rank.
+struct CommCount {
+  std::string axis, kind;
+  int64_t launches = 0;
+  double payload = 0;  // bytes of the tensors, whole where ranks have parts
+  double sent =
+      0;  // bytes this rank must send at least: 2 (n-1)/n of an all-reduce's, (n-1)/n of a
+          // gather's or scatter's, all of a message's
+};
+
 struct PlanReport {
   std::string config, model, device, precision;
   std::string rank;  // "rank 3 of 8, mesh dp=8"; "" in a run of one
@@ -51,6 +61,7 @@ struct PlanReport {
   double rule_flops = 0;     // (6 N + 12 L H D T) a token
   std::vector<OpCount> ops;  // most operations first
   std::vector<std::string> reinterprets;
+  std::vector<CommCount> communication;  // by axis, then kind
 
   int64_t machine_total = 0, machine_free = 0;
   std::optional<Gpu> gpu;

@@ -2,6 +2,7 @@
 
 #include "runtime/cli/cli.h"
 #include "runtime/launch/launcher.h"
+#include "runtime/launch/rank_status.h"
 #include "runtime/run/rank_run.h"
 #include "runtime/status.h"
 
@@ -28,6 +29,30 @@ std::vector<std::string> RankCommand(const TrainArguments& arguments, bool fresh
   return argv;
 }
 
+absl::StatusOr<int> TrainHere(const World& world, const TrainArguments& arguments) {
+  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<HostEnvironment> host, HostEnvironment::Create());
+  TrainOptions options;
+  options.fresh = arguments.fresh;
+  options.trace = arguments.trace;
+  options.terminal = ::isatty(STDOUT_FILENO) != 0;
+  options.print_every = 0;
+  options.stop_after = arguments.stop_after;
+  options.snapshot = arguments.snapshot;
+  options.alone = arguments.alone;
+  CAPSTAN_ASSIGN_OR_RETURN(TrainResult result,
+                           TrainRank(world, arguments.config, arguments.set, options, host.get()));
+  return result.stopped_on_request ? kExitStopped : kExitDone;
+}
+
+// The launcher says once what went wrong, and whose fault it was, also where every rank finds the same
+// mistake; its ranks leave the words to it.
+absl::StatusOr<int> LeaveToLauncher(const World& world, const absl::Status& failure) {
+  absl::StatusOr<RankStatus> status = RankStatus::Open(world);
+  if (!status.ok() || !status->watched()) return failure;
+  status->Fail(failure);
+  return ExitCode(failure);
+}
+
 }  // namespace
 
 absl::StatusOr<int> TrainCommand(const TrainArguments& arguments) {
@@ -46,18 +71,8 @@ absl::StatusOr<int> TrainCommand(const TrainArguments& arguments) {
         "--max-restarts needs --ranks, whose launcher does the restarting; other launchers have "
         "their own option for it");
   }
-  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<HostEnvironment> host, HostEnvironment::Create());
-  TrainOptions options;
-  options.fresh = arguments.fresh;
-  options.trace = arguments.trace;
-  options.terminal = ::isatty(STDOUT_FILENO) != 0;
-  options.print_every = 0;
-  options.stop_after = arguments.stop_after;
-  options.snapshot = arguments.snapshot;
-  options.alone = arguments.alone;
-  CAPSTAN_ASSIGN_OR_RETURN(TrainResult result,
-                           TrainRank(world, arguments.config, arguments.set, options, host.get()));
-  return result.stopped_on_request ? kExitStopped : kExitDone;
+  const absl::StatusOr<int> code = TrainHere(world, arguments);
+  return code.ok() ? code : LeaveToLauncher(world, code.status());
 }
 
 }  // namespace capstan

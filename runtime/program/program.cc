@@ -370,7 +370,7 @@ absl::Status Program::ReplaceUses(TensorId from, TensorId to, OpId except) {
 
 // ---- types -------------------------------------------------------------------------------------
 
-absl::Status Program::InferOp(const Op& op, InferContext& ctx) const {
+void Program::Describe(const Op& op, InferContext& ctx) const {
   ctx.op =
       StrCat(op.kind(), "(",
              absl::StrJoin(op.inputs, ", ",
@@ -383,6 +383,10 @@ absl::Status Program::InferOp(const Op& op, InferContext& ctx) const {
   for (TensorId t : op.outputs) ctx.given_outputs.push_back(t == kNone ? nullptr : &tensors_[t]);
   ctx.axis_size = [this](const std::string& axis) { return options_.mesh.Size(axis); };
   ctx.outputs.clear();
+}
+
+absl::Status Program::InferOp(const Op& op, InferContext& ctx) const {
+  Describe(op, ctx);
   if (absl::Status s = op.def->infer(ctx); !s.ok()) return s;
   if (ctx.outputs.size() != op.def->outputs(op.inputs.size())) {
     return absl::InternalError(StrCat(ctx.op, ": its type rule gave ", ctx.outputs.size(),
@@ -463,9 +467,12 @@ absl::Status Program::Infer(OpId o) {
   return ApplyTypes(ops_[o], ctx, false);
 }
 
+// From the types as they stand. (A gradient reduced in place is no longer partial, so inference from
+// the finished Program's types would refuse the reduction.)
 absl::StatusOr<OpCost> Program::Cost(OpId o) const {
   InferContext ctx;
-  if (absl::Status s = InferOp(ops_[o], ctx); !s.ok()) return s;
+  Describe(ops_[o], ctx);
+  for (TensorId t : ops_[o].outputs) ctx.outputs.push_back(tensors_[t].type);
   return ops_[o].def->cost ? ops_[o].def->cost(ctx) : OperandBytes(ctx);
 }
 

@@ -120,6 +120,7 @@ class Program {
   absl::StatusOr<OpCost> Cost(OpId o) const;
 
  private:
+  void Describe(const Op& op, InferContext& ctx) const;
   absl::Status ApplyTypes(Op& op, const InferContext& ctx, bool fresh);
   absl::Status CheckId(TensorId t, std::string_view what) const;
   absl::Status CheckGuard(const When& when) const;

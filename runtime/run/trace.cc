@@ -5,9 +5,10 @@
 
 namespace capstan {
 
-std::string TraceJson(const Program& program, const std::vector<LaunchTime>& times) {
+std::string TraceJson(const Program& program, const std::vector<LaunchTime>& times, int rank,
+                      int world) {
   nlohmann::ordered_json events = nlohmann::ordered_json::array();
-  const int64_t origin = times.empty() ? 0 : times.front().begin_ns;
+  const int64_t origin = times.empty() || world > 1 ? 0 : times.front().begin_ns;
   for (const LaunchTime& t : times) {
     const Op& op = program.op(t.op);
     nlohmann::ordered_json event;
@@ -16,7 +17,7 @@ std::string TraceJson(const Program& program, const std::vector<LaunchTime>& tim
     event["ph"] = "X";
     event["ts"] = 1e-3 * static_cast<double>(t.begin_ns - origin);
     event["dur"] = 1e-3 * static_cast<double>(t.end_ns - t.begin_ns);
-    event["pid"] = 0;
+    event["pid"] = rank;
     event["tid"] = 0;
     event["args"] = {
         {"op", program.OpText(t.op)}, {"layer", op.layer}, {"microbatch", t.microbatch}};

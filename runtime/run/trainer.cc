@@ -344,7 +344,7 @@ class Trainer {
     const std::string path =
         absl::StrFormat("%s/trace/step-%08d%s.json", run_.dir, step_ + 1, rank);
     if (progress_ != nullptr) progress_->Line(StrCat("trace: ", path));
-    return WriteFileAtomically(path, TraceJson(*train_, times));
+    return WriteFileAtomically(path, TraceJson(*train_, times, ranks_.rank(), ranks_.size()));
   }
 
   absl::Status MaybeValidate() {

@@ -1,0 +1,207 @@
+// `capstan timeline`: when each stage of a pipeline works and waits, predicted from the Programs that
+// would run and, where the run left traces, as it was.
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "runtime/cli/cli.h"
+#include "runtime/run/files.h"
+#include "runtime/run/pipeline_drawing.h"
+#include "runtime/run/session.h"
+#include "runtime/status.h"
+
+namespace capstan {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kAxis = "pp";
+constexpr int kColumns = 100;
+
+// "backward/2" is the backward pass of chunk 2; nullopt for other segments.
+std::optional<PipelineStep> StepOf(std::string_view segment, int64_t microbatch) {
+  constexpr std::pair<std::string_view, PipelineWork> kKinds[] = {
+      {"forward/", PipelineWork::kForward},
+      {"backward/", PipelineWork::kBackward},
+      {"backward_weight/", PipelineWork::kWeight}};
+  for (const auto& [prefix, work] : kKinds) {
+    int64_t chunk = 0;
+    if (segment.starts_with(prefix) &&
+        absl::SimpleAtoi(ToAbsl(segment.substr(prefix.size())), &chunk))
+      return PipelineStep{work, chunk, microbatch};
+  }
+  return std::nullopt;
+}
+
+// What one stage runs and how long it takes by its FLOPs.
+struct Stage {
+  int64_t rank = 0;
+  std::vector<PipelineStep> steps;
+  std::map<std::string, double> seconds;  // by segment
+};
+
+absl::StatusOr<Stage> ComposeStage(const TimelineArguments& arguments, int64_t rank, int64_t world,
+                                   double flops) {
+  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<HostEnvironment> host, HostEnvironment::Create());
+  host->SetRanks({rank, world});
+  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
+                           Session::Open(arguments.config, arguments.set, host.get()));
+  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Program> train, ComposeTrain(session->ingredients()));
+  Stage stage;
+  stage.rank = rank;
+  for (const Segment& segment : train->segments()) {
+    double sum = 0;
+    for (OpId o : segment.ops) {
+      CAPSTAN_ASSIGN_OR_RETURN(const OpCost cost, train->Cost(o));
+      sum += cost.flops;
+    }
+    stage.seconds[segment.name] = sum / flops;
+  }
+  for (const ScheduleEntry& entry : train->schedule()) {
+    if (const auto step = StepOf(entry.segment, entry.microbatch)) stage.steps.push_back(*step);
+  }
+  return stage;
+}
+
+std::string SegmentOf(const PipelineStep& step) {
+  const char* kind = step.work == PipelineWork::kForward    ? "forward/"
+                     : step.work == PipelineWork::kBackward ? "backward/"
+                                                            : "backward_weight/";
+  return StrCat(kind, step.chunk);
+}
+
+absl::StatusOr<PipelineTimeline> Predict(const std::vector<Stage>& stages, double hop_s) {
+  std::vector<std::vector<PipelineStep>> steps;
+  for (const Stage& s : stages) steps.push_back(s.steps);
+  return SimulatePipeline(
+      steps,
+      [&](size_t s, const PipelineStep& step) { return stages[s].seconds.at(SegmentOf(step)); },
+      hop_s);
+}
+
+// The newest step that all stages left a trace of, in seconds from the first launch of any.
+absl::StatusOr<std::optional<PipelineTimeline>> Measure(const std::string& run_dir,
+                                                        const std::vector<Stage>& stages) {
+  std::error_code error;
+  std::string newest;
+  for (const auto& entry : fs::directory_iterator(run_dir + "/trace", error)) {
+    const std::string name = entry.path().filename().string();
+    const size_t end = name.find(stages.size() == 1 ? ".json" : "-rank-");
+    if (name.starts_with("step-") && end != std::string::npos)
+      newest = std::max(newest, name.substr(0, end));
+  }
+  if (newest.empty()) return std::nullopt;
+  PipelineTimeline timeline;
+  double first = 1e300;
+  for (const Stage& s : stages) {
+    const std::string path = StrCat(run_dir, "/trace/", newest,
+                                    stages.size() == 1 ? "" : StrCat("-rank-", s.rank), ".json");
+    CAPSTAN_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+    const auto json = nlohmann::json::parse(text, nullptr, false);
+    if (!json.is_object()) return DataError(path, " is not a trace; run train --trace again");
+    std::map<std::pair<std::string, int64_t>, PipelineInterval> found;
+    for (const auto& event : json["traceEvents"]) {
+      const int64_t microbatch = event["args"]["microbatch"];
+      const auto step = StepOf(event["cat"].get<std::string>(), microbatch);
+      // Messages are waited for between the stage's own ops.
+      const std::string name = event["name"];
+      const bool message =
+          name.starts_with("wait for") || name.starts_with("send") || name.starts_with("recv");
+      if (!step || message) continue;
+      const double start = event["ts"].get<double>() * 1e-6;
+      const double end = start + event["dur"].get<double>() * 1e-6;
+      auto [it, fresh] = found.try_emplace({event["cat"], microbatch}, *step, start, end);
+      it->second.start = std::min(it->second.start, start);
+      it->second.end = std::max(it->second.end, end);
+      first = std::min(first, start);
+    }
+    std::vector<PipelineInterval> intervals;
+    for (const auto& [key, interval] : found) intervals.push_back(interval);
+    std::sort(intervals.begin(), intervals.end(),
+              [](const auto& a, const auto& b) { return a.start < b.start; });
+    timeline.stages.push_back(std::move(intervals));
+  }
+  for (auto& stage : timeline.stages) {
+    for (PipelineInterval& i : stage) i.start -= first, i.end -= first;
+  }
+  return timeline;
+}
+
+std::string Section(const std::string& title, const PipelineTimeline& t) {
+  return StrCat("\n", title, "\n", TimelineText(t, kColumns),
+                absl::StrFormat("  step %.4g ms, bubble %.4f of the ideal time, rate %.4f\n",
+                                t.end() * 1e3, t.bubble_over_ideal(), t.bubble_rate()));
+}
+
+nlohmann::ordered_json TimelineJson(const PipelineTimeline& t) {
+  nlohmann::ordered_json stages = nlohmann::ordered_json::array();
+  for (const auto& stage : t.stages) {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const PipelineInterval& i : stage) {
+      list.push_back({{"step", PipelineStepName(i.step)}, {"start_s", i.start}, {"end_s", i.end}});
+    }
+    stages.push_back(std::move(list));
+  }
+  return {{"step_s", t.end()},
+          {"bubble_over_ideal", t.bubble_over_ideal()},
+          {"bubble_rate", t.bubble_rate()},
+          {"stages", stages}};
+}
+
+}  // namespace
+
+absl::StatusOr<int> TimelineCommand(const TimelineArguments& arguments) {
+  std::vector<Stage> stages;
+  std::string run_dir, mesh_text;
+  {
+    CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<HostEnvironment> host, HostEnvironment::Create());
+    host->SetRanks({0, arguments.world});
+    CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
+                             Session::Open(arguments.config, arguments.set, host.get()));
+    run_dir = session->config().run.dir;
+    const Mesh mesh = host->mesh();
+    mesh_text = mesh.ToString();
+    double flops = arguments.flops;
+    if (flops <= 0) {
+      CAPSTAN_ASSIGN_OR_RETURN(Device * device, session->device());
+      CAPSTAN_ASSIGN_OR_RETURN(const capstan_roofline roofline, device->Measure(kF32));
+      flops = roofline.matmul_flops;
+    }
+    // The first rank of each stage: the ranks of a stage run alike.
+    for (const int32_t rank : mesh.Group({kAxis}, 0)) {
+      CAPSTAN_ASSIGN_OR_RETURN(Stage stage, ComposeStage(arguments, rank, mesh.world(), flops));
+      stages.push_back(std::move(stage));
+    }
+  }
+  CAPSTAN_ASSIGN_OR_RETURN(const PipelineTimeline predicted,
+                           Predict(stages, arguments.hop_ms * 1e-3));
+  CAPSTAN_ASSIGN_OR_RETURN(const std::optional<PipelineTimeline> measured,
+                           Measure(run_dir, stages));
+  if (!arguments.svg.empty()) {
+    std::vector<TimelineRow> rows = {{"predicted", predicted, 1}};
+    if (measured) rows.push_back({"measured", *measured, 1});
+    CAPSTAN_RETURN_IF_ERROR(WriteFileAtomically(arguments.svg, TimelineSvg(rows)));
+  }
+  if (arguments.json) {
+    nlohmann::ordered_json report = {{"mesh", mesh_text}, {"predicted", TimelineJson(predicted)}};
+    if (measured) report["measured"] = TimelineJson(*measured);
+    std::printf("%s\n", report.dump(1).c_str());
+    return kExitDone;
+  }
+  std::string text =
+      StrCat(arguments.config, ": mesh ", mesh_text, ", ", stages.size(),
+             stages.size() == 1 ? " stage" : " stages",
+             "; digits: forward, letters: backward, w: weight gradients, dots: idle\n");
+  text += Section("predicted by FLOPs", predicted);
+  text += measured
+              ? Section("measured", *measured)
+              : StrCat("\nnot measured: train with --trace to compare (", run_dir, "/trace)\n");
+  std::fputs(text.c_str(), stdout);
+  return kExitDone;
+}
+
+}  // namespace capstan
