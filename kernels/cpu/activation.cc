@@ -11,25 +11,12 @@ HWY_BEFORE_NAMESPACE();
 namespace capstan::cpu {
 namespace HWY_NAMESPACE {
 
-// sqrt(2/pi) and the cubic coefficient of the tanh form.
-constexpr float kGeluScale = 0.7978845608f;
-constexpr float kGeluCubic = 0.044715f;
-
 // Each function: value(x), and derivative(x).
-//
-// 0.5 (1 + tanh u) = 1 / (1 + e^-2u) saves a division.
 struct GeluTanh {
-  // Past 10 the gate is 0 or 1 to float accuracy; cut off there, e^-2u stays finite.
-  static HWY_INLINE VF cut(VF x) { return hn::Max(constant(-10.0f), hn::Min(constant(10.0f), x)); }
-  static HWY_INLINE VF denominator(VF x) {
-    constexpr float kLinear = -2.0f * kLog2E * kGeluScale;
-    const VF factor = hn::MulAdd(hn::Mul(x, x), constant(kLinear * kGeluCubic), constant(kLinear));
-    return hn::Add(constant(1.0f), exp2_product(x, factor));
-  }
-  static HWY_INLINE VF value(VF x) { return hn::Div(x, denominator(cut(x))); }
+  static HWY_INLINE VF value(VF x) { return vgelu_tanh(x); }
   static HWY_INLINE VF derivative(VF x) {
-    const VF c = cut(x);
-    const VF s = hn::Div(constant(1.0f), denominator(c));
+    const VF c = gelu_cut(x);
+    const VF s = hn::Div(constant(1.0f), gelu_denominator(c));
     const VF slope = hn::MulAdd(hn::Mul(c, c), constant(6.0f * kGeluScale * kGeluCubic),
                                 constant(2.0f * kGeluScale));
     const VF ds = hn::NegMulAdd(s, s, s);

@@ -104,14 +104,6 @@ void few_rows(const FewRows& t, std::int64_t begin, std::int64_t end) {
 // ---- epilogues
 // -----------------------------------------------------------------------------------
 
-// gelu_tanh(x) = x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): one exponential.
-HWY_INLINE VF gelu(VF x) {
-  constexpr float kScale = -2.0f * 0.79788456080286535588f * 1.44269504088896340736f;
-  const VF inner = hn::MulAdd(hn::Mul(x, x), constant(0.044715f * kScale), constant(kScale));
-  const VF e = vexp2_flush(hn::Min(constant(127.0f), hn::Mul(x, inner)));
-  return hn::Div(x, hn::Add(constant(1.0f), e));
-}
-
 void epilogue_row(const Epilogue& t, std::int64_t row, std::int64_t begin, std::int64_t end) {
   const F32 d;
   float* pre = t.pre + row * t.N + begin;
@@ -123,7 +115,7 @@ void epilogue_row(const Epilogue& t, std::int64_t row, std::int64_t begin, std::
       x = hn::Add(x, access.load(d, bias + i));
       access.store(x, d, pre + i);
     }
-    if (y != nullptr) access.store(gelu(x), d, y + i);
+    if (y != nullptr) access.store(vgelu_tanh(x), d, y + i);
   });
 }
 

@@ -117,6 +117,25 @@ HWY_INLINE VF exp2_product(VF x, VF factor) {
   return hn::Mul(hn::MulAdd(r, p, constant(1.0f)), hn::BitCast(F32(), power));
 }
 
+// ---- GELU, tanh form ----------------------------------------------------------------------------
+// x * 0.5 (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3): one exponential. Whatever
+// applies it, alone or behind a product, gives the same bits.
+
+constexpr float kGeluScale = 0.7978845608f;  // sqrt(2/pi)
+constexpr float kGeluCubic = 0.044715f;
+
+// Past 10 the gate is 0 or 1 to float accuracy; cut off there, e^-2u stays finite.
+HWY_INLINE VF gelu_cut(VF x) { return hn::Max(constant(-10.0f), hn::Min(constant(10.0f), x)); }
+// 1 + e^-2u of a value that was cut.
+HWY_INLINE VF gelu_denominator(VF x) {
+  constexpr float kLinear = -2.0f * kLog2E * kGeluScale;
+  const VF factor = hn::MulAdd(hn::Mul(x, x), constant(kLinear * kGeluCubic), constant(kLinear));
+  return hn::Add(constant(1.0f), exp2_product(x, factor));
+}
+HWY_INLINE VF vgelu_tanh(VF x) { return hn::Div(x, gelu_denominator(gelu_cut(x))); }
+
+// ---- more exponentials --------------------------------------------------------------------------
+
 // e^x for x <= 0, flushed to 0 below -87: what softmax needs.
 HWY_INLINE VF vexp_nonpositive(VF x) {
   const VF floor = constant(-87.0f);
