@@ -24,8 +24,16 @@ struct Unit {
 }  // namespace
 
 void Sharder::divide() {
-  if (settings_.level == Level::kParameters) divide_parameters();
-  if (program_.name() == "train") divide_gradients();
+  const bool alone = settings_.axis.size == 1;  // whole copies, which only sum their gradients
+  if (settings_.level == Level::kParameters && !alone) divide_parameters();
+  if (program_.name() != "train") return;
+  if (!alone) {
+    divide_gradients();
+  } else {
+    for (const sdk::PartialGradient& p : sdk::partial_gradients(program_, settings_.replicas))
+      gradients_.push_back(p.gradient);
+  }
+  sum_replicas();
 }
 
 // ---- parameters --------------------------------------------------------------------------------
@@ -109,7 +117,6 @@ void Sharder::divide_gradients() {
   } else {
     scatter_transient(buckets);
   }
-  sum_replicas();
 }
 
 // The rank's block of a parameter, as what its gradient's block updates.

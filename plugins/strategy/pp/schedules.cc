@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
-#include <set>
+#include <map>
+#include <optional>
 #include <sstream>
 #include <tuple>
+#include <utility>
 
 #include "sdk/error.h"
 
@@ -36,6 +38,29 @@ std::vector<Step> one_forward_one_backward(const Pipeline& p, int64_t stage, int
     for (; weight < m; ++weight) out.push_back({Work::kWeight, stage, weight});
   }
   return out;
+}
+
+// "1 stage", "2 stages"; a count of microbatches too.
+std::string counted(int64_t n, const char* noun) {
+  const bool hissing = std::string_view(noun).ends_with("ch");
+  return sdk::text(n, " ", noun, n == 1 ? "" : hissing ? "es" : "s");
+}
+
+bool number_in(std::string_view text, int64_t& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size() && out >= 0;
+}
+
+// F3, B3.1; the chunk as it is written. nullopt: something else.
+std::optional<Step> step_of(std::string_view word) {
+  constexpr std::string_view kLetters = "FBW";
+  const size_t letter = kLetters.find(word[0]);
+  if (letter == std::string_view::npos) return std::nullopt;
+  Step step{static_cast<Work>(letter), 0, 0};
+  const size_t dot = std::min(word.find('.'), word.size());
+  bool good = number_in(word.substr(1, dot - 1), step.microbatch);
+  if (dot < word.size()) good = good && number_in(word.substr(dot + 1), step.chunk);
+  return good ? std::optional(step) : std::nullopt;
 }
 
 }  // namespace
@@ -101,67 +126,71 @@ FromFile::FromFile(const std::string& path) : path_(path) {
   }
   std::string line;
   for (int64_t number = 1; std::getline(in, line); ++number) {
-    std::istringstream words(line.substr(0, line.find('#')));
-    std::vector<Step> steps;
-    for (std::string word; words >> word;) {
-      Step step;
-      const size_t dot = word.find('.');
-      const std::string digits = word.substr(1, dot == std::string::npos ? dot : dot - 1);
-      const auto number_in = [](const std::string& text, int64_t& out) {
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-        return error == std::errc() && end == text.data() + text.size() && out >= 0;
-      };
-      bool good = word[0] == 'F' || word[0] == 'B' || word[0] == 'W';
-      good = good && number_in(digits, step.microbatch);
-      if (dot != std::string::npos) good = good && number_in(word.substr(dot + 1), step.chunk);
-      if (!good) {
-        throw sdk::usage_error(
-            sdk::text(path, ":", number, ": \"", word,
-                      "\" is no step; write F, B or W, the microbatch, and .chunk "
-                      "where a stage has several, as in F3 or B3.1"));
-      }
-      step.work = word[0] == 'F'   ? Work::kForward
-                  : word[0] == 'B' ? Work::kBackward
-                                   : Work::kWeight;
-      splits_ = splits_ || step.work == Work::kWeight;
-      steps.push_back(step);
-    }
-    if (!steps.empty()) stages_.push_back(std::move(steps));
+    read_line(line.substr(0, line.find('#')), number);
   }
+}
+
+void FromFile::read_line(const std::string& text, int64_t number) {
+  std::istringstream words(text);
+  Line line{number, {}};
+  for (std::string word; words >> word;) {
+    const std::optional<Step> step = step_of(word);
+    if (!step) {
+      throw sdk::usage_error(sdk::text(path_, ":", number, ": \"", word,
+                                       "\" is no step; write F, B or W, the microbatch, and .chunk "
+                                       "where a stage has several, as in F3 or B3.1"));
+    }
+    splits_ = splits_ || step->work == Work::kWeight;
+    line.steps.push_back(*step);
+  }
+  if (!line.steps.empty()) stages_.push_back(std::move(line));
 }
 
 std::vector<Step> FromFile::steps(const Pipeline& p, int64_t stage) const {
   if (static_cast<int64_t>(stages_.size()) != p.stages) {
-    throw sdk::usage_error(sdk::text(path_, " has ", stages_.size(),
-                                     " lines of steps, but the pipeline has ", p.stages,
-                                     " stages; write a line for each"));
+    throw sdk::usage_error(sdk::text(
+        path_, " has ", counted(static_cast<int64_t>(stages_.size()), "line"),
+        " of steps, but the pipeline has ", counted(p.stages, "stage"), "; write a line for each"));
   }
-  std::vector<Step> out = stages_[static_cast<size_t>(stage)];
-  std::set<std::tuple<int, int64_t, int64_t>> wanted;
-  const char* letter = "FBW";
-  for (int work = 0; work < (splits_ ? 3 : 2); ++work) {
-    for (int64_t c = 0; c < p.chunks; ++c) {
-      for (int64_t m = 0; m < p.microbatches; ++m) wanted.insert({work, c, m});
-    }
-  }
-  const auto name = [&](int work, int64_t c, int64_t m) {
-    return p.chunks == 1 ? sdk::text(letter[work], m) : sdk::text(letter[work], m, ".", c);
-  };
-  for (Step& step : out) {
-    const int work = static_cast<int>(step.work);
-    if (wanted.erase({work, step.chunk, step.microbatch}) == 0) {
-      throw sdk::usage_error(sdk::text(path_, ": stage ", stage, " has ",
-                                       name(work, step.chunk, step.microbatch),
-                                       " twice, or has no such chunk or microbatch (", p.chunks,
-                                       " chunks, ", p.microbatches, " microbatches)"));
-    }
-    step.chunk = step.chunk * p.stages + stage;
-  }
-  if (!wanted.empty()) {
-    const auto& [work, c, m] = *wanted.begin();
-    throw sdk::usage_error(sdk::text(path_, ": stage ", stage, " lacks ", name(work, c, m)));
-  }
+  const Line& line = stages_[static_cast<size_t>(stage)];
+  check(p, stage, line);
+  std::vector<Step> out = line.steps;
+  for (Step& s : out) s.chunk = s.chunk * p.stages + stage;
   return out;
+}
+
+void FromFile::check(const Pipeline& p, int64_t stage, const Line& line) const {
+  const auto refuse = [&](const auto&... what) {
+    throw sdk::usage_error(sdk::text(path_, ":", line.number, ": stage ", stage, " ", what...));
+  };
+  const auto name = [&](const Step& s) {
+    const std::string chunk = p.chunks > 1 || s.chunk > 0 ? sdk::text(".", s.chunk) : "";
+    return sdk::text("FBW"[static_cast<int>(s.work)], s.microbatch, chunk);
+  };
+  std::map<std::tuple<Work, int64_t, int64_t>, size_t> place;  // in the line
+  for (size_t i = 0; i < line.steps.size(); ++i) {
+    const Step& s = line.steps[i];
+    if (s.chunk >= p.chunks || s.microbatch >= p.microbatches) {
+      refuse("has ", name(s), ", but there are ", counted(p.chunks, "chunk"), " a stage and ",
+             counted(p.microbatches, "microbatch"), ", numbered from 0");
+    }
+    if (!place.try_emplace({s.work, s.chunk, s.microbatch}, i).second)
+      refuse("has ", name(s), " twice; take one out");
+  }
+  for (int64_t c = 0; c < p.chunks; ++c) {
+    for (int64_t m = 0; m < p.microbatches; ++m) {
+      std::optional<Step> before;
+      for (const Work work : {Work::kForward, Work::kBackward, Work::kWeight}) {
+        if (work == Work::kWeight && !splits_) continue;
+        const Step step{work, c, m};
+        const auto found = place.find({work, c, m});
+        if (found == place.end()) refuse("lacks ", name(step), "; add it");
+        if (before && found->second < place.at({before->work, c, m}))
+          refuse("has ", name(step), " before ", name(*before), ", which it needs");
+        before = step;
+      }
+    }
+  }
 }
 
 std::unique_ptr<Schedule> make_schedule(const std::string& name) {

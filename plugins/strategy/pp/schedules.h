@@ -64,7 +64,9 @@ class ZeroBubbleH1 final : public Schedule {
 };
 
 // Read from a file: a line a stage, in order, of steps F<microbatch>, B<microbatch> and W<microbatch>,
-// with .<chunk> of the stage where it has several: "F0 F1 B0 F2 B1 ...". # starts a comment.
+// with .<chunk> of the stage where it has several: "F0 F1 B0 F2 B1 ...". # starts a comment. Words that
+// are no steps are refused when the file is read, what is wrong with the steps of a stage when they are
+// asked for, all with the line.
 class FromFile final : public Schedule {
  public:
   explicit FromFile(const std::string& path);
@@ -72,8 +74,16 @@ class FromFile final : public Schedule {
   bool splits_backward() const override { return splits_; }
 
  private:
+  struct Line {
+    int64_t number = 0;
+    std::vector<Step> steps;  // chunks local
+  };
+
+  void read_line(const std::string& text, int64_t number);
+  void check(const Pipeline& pipeline, int64_t stage, const Line& line) const;
+
   std::string path_;
-  std::vector<std::vector<Step>> stages_;  // chunks local
+  std::vector<Line> stages_;
   bool splits_ = false;
 };
 
