@@ -36,6 +36,7 @@ absl::StatusOr<int> TrainHere(const World& world, const TrainArguments& argument
   options.trace = arguments.trace;
   options.terminal = ::isatty(STDOUT_FILENO) != 0;
   options.print_every = 0;
+  options.supervised = world.embedded();
   options.stop_after = arguments.stop_after;
   options.snapshot = arguments.snapshot;
   options.alone = arguments.alone;

@@ -41,6 +41,19 @@ bool WroteOwnFailure(const RankRecord& r) {
   return r.last.failed && !IsReport(r.last.status_class);
 }
 
+// A collective's message lists all its tensors. Who waited for whom stands at the ends.
+std::string Brief(const std::string& message) {
+  constexpr size_t kHead = 160, kTail = 200;
+  if (message.size() <= kHead + kTail + 20) return message;
+  const auto continues = [&message](size_t at) {  // the inside of a UTF-8 character
+    return (static_cast<unsigned char>(message[at]) & 0xc0) == 0x80;
+  };
+  size_t head = kHead, tail = message.size() - kTail;
+  while (continues(head)) --head;
+  while (continues(tail)) ++tail;
+  return StrCat(message.substr(0, head), " ... ", message.substr(tail));
+}
+
 class Judgement {
  public:
   explicit Judgement(const JobRecord& job) : job_(job), ranks_(job.ranks) {}
@@ -270,7 +283,7 @@ class Judgement {
     const RankRecord& c = ranks_[culprit];
     if (first >= 0 && first != culprit && job_.cause == LauncherCause::kNone &&
         !WroteOwnFailure(c) && (EndedAsTold(c) || EndedWell(c))) {
-      StrAppend(&text, "; rank ", first, " says: ", ranks_[first].last.message);
+      StrAppend(&text, "; rank ", first, " says: ", Brief(ranks_[first].last.message));
     }
     return text;
   }

@@ -204,6 +204,10 @@ void Meeting::Lost(int rank) {
 void Meeting::Abort(const absl::Status& reason) {
   if (!aborted_.ok()) return;
   aborted_ = reason;
+  // First the news, then the answers: a rank whose wait fails knows by then that the job has ended.
+  for (const int r : RanksThat(Presence::kHere)) {
+    answers_.push_back({r, Frame(MessageType::kAborted).Status(aborted_).Done()});
+  }
   for (const auto& [key, waiters] : gets_) {
     for (const Waiter& w : waiters) Reply(w, aborted_, "");
   }
@@ -212,9 +216,6 @@ void Meeting::Abort(const absl::Status& reason) {
   }
   gets_.clear();
   exchanges_.clear();
-  for (const int r : RanksThat(Presence::kHere)) {
-    answers_.push_back({r, Frame(MessageType::kAborted).Status(aborted_).Done()});
-  }
 }
 
 SteadyTime Meeting::NextDeadline() const {

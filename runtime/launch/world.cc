@@ -142,7 +142,7 @@ absl::StatusOr<World> ReadEmbedded(const Reader& env) {
   CAPSTAN_ASSIGN_OR_RETURN(std::optional<World> read,
                            Read(env, {"CAPSTAN_RANK", "CAPSTAN_WORLD_SIZE", "CAPSTAN_LOCAL_RANK",
                                       "CAPSTAN_LOCAL_SIZE"}));
-  World world = *std::move(read);
+  World world = std::move(read).value_or(World());  // both are set, as checked above
   world.launcher = Launcher::kEmbedded;
   world.source = "capstan --ranks";
   CAPSTAN_RETURN_IF_ERROR(SplitAddress(*env.Text("CAPSTAN_RENDEZVOUS"), &world));

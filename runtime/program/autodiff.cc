@@ -97,12 +97,13 @@ class Differentiator final : public VjpContext {
       if (!s.name.starts_with(kForward)) continue;
       for (OpId o : s.ops) {
         const Op& op = program_.op(o);
+        // A stage of a pipeline need have nothing to differentiate.
+        has_root_ = has_root_ || op.kind() == "send";
         // What another stage sends may depend on its parameters.
         if (Receives(op)) required_.insert(op.outputs[0]);
         const bool flows = std::any_of(op.inputs.begin(), op.inputs.end(),
                                        [&](TensorId t) { return required_.contains(t); });
         if (!flows) continue;
-        has_root_ = has_root_ || op.kind() == "send";
         for (TensorId t : op.outputs) {
           if (IsFloat(program_.tensor(t).dtype())) required_.insert(t);
         }

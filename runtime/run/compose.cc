@@ -274,7 +274,10 @@ class Composer {
       return Differentiate(*program_, options);
     }
     // While the Program still has every parameter of the model.
-    if (phase == CAPSTAN_PHASE_PIPELINE) return CheckGroups();
+    if (phase == CAPSTAN_PHASE_PIPELINE) {
+      CAPSTAN_RETURN_IF_ERROR(CheckTrainable());
+      return CheckGroups();
+    }
     if (phase == CAPSTAN_PHASE_FINISH) return ClipPhase();
     if (phase == CAPSTAN_PHASE_UPDATE) return UpdatePhase();
     return absl::OkStatus();
@@ -302,12 +305,33 @@ class Composer {
     return absl::OkStatus();
   }
 
+  static absl::Status NothingTrains() {
+    return UsageError("no parameter is trainable; check model.trainable");
+  }
+
+  absl::Status CheckTrainable() const {
+    for (TensorId t = 0; t < program_->tensor_limit(); ++t) {
+      if (program_->TensorAlive(t) && program_->tensor(t).kind == CAPSTAN_PARAMETER &&
+          program_->tensor(t).trainable)
+        return absl::OkStatus();
+    }
+    return NothingTrains();
+  }
+
+  // One stage of a pipeline may have no parameter to train.
+  bool IsStage() const {
+    for (OpId o = 0; o < program_->op_limit(); ++o) {
+      if (program_->OpAlive(o) &&
+          (program_->op(o).kind() == "send" || program_->op(o).kind() == "recv"))
+        return true;
+    }
+    return false;
+  }
+
   absl::Status ClipPhase() {
     CAPSTAN_RETURN_IF_ERROR(RefusePartial());
     const std::vector<TensorId> gradients = Gradients();
-    if (gradients.empty()) {
-      return UsageError("no parameter is trainable; check model.trainable");
-    }
+    if (gradients.empty() && !IsStage()) return NothingTrains();
     program_->AddSegment(kUpdateSegment);
     guard_ = kNone;
     if (in_.precision.vtable->finish != nullptr) {
@@ -350,7 +374,11 @@ class Composer {
       CAPSTAN_ASSIGN_OR_RETURN(OpId a, program_->AddOp({kUpdateSegment}, std::move(add)));
       sum = program_->op(a).outputs[0];
     }
-    return sum;
+    if (sum != kNone) return sum;
+    NewOp none{.kind = "fill", .inputs = {}};
+    none.attrs = Attrs{{"value", 0.0}, {"shape", Dims{1}}, {"dtype", DTypeName(ScalarDType())}};
+    CAPSTAN_ASSIGN_OR_RETURN(OpId zero, program_->AddOp({kUpdateSegment}, std::move(none)));
+    return program_->op(zero).outputs[0];
   }
 
   // The name a parameter is known by, also where only a part of it (a view) is updated.

@@ -70,7 +70,8 @@ absl::StatusOr<std::unique_ptr<Generator>> Generator::Create(Session* session,
                              Executor::Compile(stage->program.get(), g->storage_.get()));
   }
   CAPSTAN_ASSIGN_OR_RETURN(const Store* store, session->store());
-  CAPSTAN_RETURN_IF_ERROR(LoadWeights(*store, Ranks(), folder, *g->decode_.program, *g->storage_).status());
+  CAPSTAN_RETURN_IF_ERROR(
+      LoadWeights(*store, Ranks(), folder, *g->decode_.program, *g->storage_).status());
   return g;
 }
 

@@ -34,7 +34,6 @@ absl::StatusOr<TrainResult> Run(Session& session, const TrainOptions& options, W
     CAPSTAN_RETURN_IF_ERROR(LearnMachines(bootstrap, &world));
     host.SetRanks(InfoOf(world));
   }
-  status.SetDeadline(session.config().run.comm_timeout_s);
   return Train(session, options, Ranks(&bootstrap, &status));
 }
 
@@ -49,6 +48,7 @@ absl::StatusOr<TrainResult> TrainRank(const World& world, const std::string& con
   if (world.size == 1) return Train(*session, options);
   const RunConfig& run = session->config().run;
   CAPSTAN_ASSIGN_OR_RETURN(RankStatus status, RankStatus::Open(world));
+  status.SetDeadline(run.comm_timeout_s);
   World here = world;
   // Ranks whose launcher gave them no address meet through a file there.
   if (world.rank == 0) CAPSTAN_RETURN_IF_ERROR(MakeDirectories(run.dir));

@@ -33,12 +33,19 @@ std::atomic<int> stop_signal{0};
 // puts the old handlers back.
 class StopRequests {
  public:
-  StopRequests() {
+  // supervised: a launcher sees to it that a rank that does not stop ends, so requests may repeat.
+  explicit StopRequests(bool supervised) {
     stop_signal = 0;
+    // On a stack of their own: oneDNN's products keep data below the stack pointer, where a signal's
+    // frame would be written over it.
+    stack_t apart{};
+    apart.ss_sp = stack_.data();
+    apart.ss_size = stack_.size();
+    sigaltstack(&apart, &before_stack_);
     struct sigaction action {};
     action.sa_handler = [](int s) { stop_signal = s; };
     sigemptyset(&action.sa_mask);
-    action.sa_flags = SA_RESETHAND;  // a second request kills
+    action.sa_flags = SA_ONSTACK | (supervised ? 0 : SA_RESETHAND);  // else a second request kills
     for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &before_[i]);
     // Nobody reads standard output any more (`| head`): no reason to lose the run.
     action.sa_handler = SIG_IGN;
@@ -50,7 +57,10 @@ class StopRequests {
     for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before_[i], nullptr);
     sigaction(SIGPIPE, &before_pipe_, nullptr);
     sigaction(SIGBUS, &before_bus_, nullptr);
+    sigaltstack(&before_stack_, nullptr);
   }
+  StopRequests(const StopRequests&) = delete;
+  StopRequests& operator=(const StopRequests&) = delete;
   bool any() const { return stop_signal != 0; }
 
  private:
@@ -67,6 +77,8 @@ class StopRequests {
   static constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
   struct sigaction before_[std::size(kSignals)];
   struct sigaction before_pipe_, before_bus_;
+  std::vector<char> stack_ = std::vector<char>(256 << 10);
+  stack_t before_stack_{};
 };
 
 class Trainer {
@@ -75,7 +87,9 @@ class Trainer {
       : session_(session), run_(session.config().run), options_(options), ranks_(ranks) {}
 
   absl::StatusOr<TrainResult> Run() {
-    StopRequests stop;  // from the first moment, so that a request never finds the run half made
+    StopRequests stop(
+        options_
+            .supervised);  // from the first moment, so that a request never finds the run half made
     CAPSTAN_RETURN_IF_ERROR(OpenDirectory());
     CAPSTAN_RETURN_IF_ERROR(Prepare());
     CAPSTAN_RETURN_IF_ERROR(CheckCommunicationOf(*train_, "communication of a step"));

@@ -17,6 +17,7 @@ struct TrainOptions {
   bool trace = false;       // write trace/step-<n>.json of the last step
   bool terminal = false;    // redraw one progress line instead of printing lines
   int64_t print_every = 1;  // steps between plain lines; 0: choose
+  bool supervised = false;  // by the launcher of this machine's ranks
   // For verify: end after this many steps (0: the run's) and leave a snapshot (verify.h) here instead
   // of a checkpoint.
   int64_t stop_after = 0;

@@ -42,7 +42,8 @@ constexpr const char* kUpdate = "update";
 class PipelineParallel {
  public:
   PipelineParallel(const sdk::Host& host, const sdk::Options& options)
-      : axis_{options.get_string("axis"), host.axis_size(options.get_string("axis")),
+      : host_(host),
+        axis_{options.get_string("axis"), host.axis_size(options.get_string("axis")),
               host.axis_index(options.get_string("axis"))},
         schedule_(make_schedule(options.get_string("schedule"))),
         chunks_(options.get_int("chunks")),
@@ -181,6 +182,15 @@ class PipelineParallel {
     program.remove(op);
   }
 
+  void warn_of_waiting(int64_t microbatches) const {
+    if (microbatches >= axis_.size || host_.rank() != 0) return;
+    const int64_t idle = 100 * (axis_.size - 1) / (microbatches + axis_.size - 1);
+    host_.log(sdk::LogLevel::kWarning, "pp",
+              sdk::text(microbatches, " microbatches do not fill ", axis_.size,
+                        " stages, which wait for up to ", idle,
+                        "% of each step; raise batch.global or lower batch.micro"));
+  }
+
   void set_schedule(sdk::Program& program, bool train) const {
     const std::vector<std::string> segments = program.segments();
     const auto has = [&](const std::string& name) {
@@ -189,6 +199,7 @@ class PipelineParallel {
     std::vector<std::pair<std::string, int32_t>> list;
     if (has("begin")) list.emplace_back("begin", -1);
     if (train) {
+      warn_of_waiting(program.microbatches());
       for (const Step& step : schedule_->steps(pipeline(program), axis_.index)) {
         const char* kind = step.work == Work::kForward    ? "forward/"
                            : step.work == Work::kBackward ? "backward/"
@@ -206,6 +217,7 @@ class PipelineParallel {
     program.set_schedule(list);
   }
 
+  sdk::Host host_;
   sdk::MeshAxis axis_;
   std::unique_ptr<Schedule> schedule_;
   int64_t chunks_;

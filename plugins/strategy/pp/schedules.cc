@@ -66,14 +66,10 @@ std::optional<Step> step_of(std::string_view word) {
 }  // namespace
 
 std::vector<Step> GPipe::steps(const Pipeline& p, int64_t stage) const {
+  one_chunk(p, "gpipe");
   std::vector<Step> out;
-  for (int64_t c = 0; c < p.chunks; ++c) {
-    for (int64_t m = 0; m < p.microbatches; ++m)
-      out.push_back({Work::kForward, c * p.stages + stage, m});
-  }
-  for (int64_t c = p.chunks; c-- > 0;) {
-    for (int64_t m = 0; m < p.microbatches; ++m)
-      out.push_back({Work::kBackward, c * p.stages + stage, m});
+  for (const Work work : {Work::kForward, Work::kBackward}) {
+    for (int64_t m = 0; m < p.microbatches; ++m) out.push_back({work, stage, m});
   }
   return out;
 }

@@ -36,7 +36,8 @@ class Schedule {
   virtual bool splits_backward() const { return false; }
 };
 
-// Huang et al. 2019: all forward passes, then all backward passes. Every microbatch is kept.
+// Huang et al. 2019: all forward passes, then all backward passes. Every microbatch is kept. One chunk a
+// stage: with more, a stage would send microbatches that its neighbour, still sending back, cannot take.
 class GPipe final : public Schedule {
  public:
   std::vector<Step> steps(const Pipeline& pipeline, int64_t stage) const override;

@@ -55,7 +55,9 @@ std::vector<int64_t> chunks_of(const sdk::Program& program, const std::vector<sd
     } else {
       layer_of[i] = seen ? last : 0;
     }
-    cost[static_cast<size_t>(layer_of[i])] += program.flops(ops[i]);
+    // Dropout is left out, so that programs which train and which evaluate are cut alike.
+    if (program.get(ops[i]).kind != "dropout")
+      cost[static_cast<size_t>(layer_of[i])] += program.flops(ops[i]);
   }
   std::vector<size_t> starts;
   if (split.empty()) {
