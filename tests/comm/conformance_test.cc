@@ -30,8 +30,10 @@ using Check = ConformanceReport (*)(const capstan_comm_v1&, void*, int, int,
                                     const ConformanceOptions&);
 
 void RunWay(const Way& way, int world, Check check, bool quick) {
-  const RunOptions options = {
-      .world = world, .plugin = CAPSTAN_TEST_COMM_PLUGIN, .options = way.options};
+  const RunOptions options = {.world = world,
+                              .plugin = CAPSTAN_TEST_COMM_PLUGIN,
+                              .options = way.options,
+                              .deadline_s = 300};
   const RunResult result = RunRanks(options, [&](Rank& rank) {
     const Comm comm(rank);
     const SharedArena arena(way.registered ? kArenaBytes : 4096);

@@ -8,9 +8,9 @@
 namespace capstan::shm {
 namespace {
 
-[[noreturn]] void throw_overdue(Board& board, size_t member, const std::string& doing) {
-  board.end(CAPSTAN_TIMEOUT, board.rank(member),
-            sdk::text(doing, ": rank ", board.rank(member), " did not hand over its data in time"));
+[[noreturn]] void throw_overdue(Board& board, int rank, const std::string& doing) {
+  board.end(CAPSTAN_TIMEOUT, rank,
+            sdk::text(doing, ": rank ", rank, " did not hand over its data in time"));
   board.throw_end(doing);
 }
 
@@ -54,7 +54,7 @@ void Fetcher::fetch(Board& board, size_t member, uint64_t address, char* to, uin
   const Peer& peer = board.peer(member);
   if (peer.readable()) return peer.read(address, to, bytes);
   const std::unique_lock lock(asking_, deadline);
-  if (!lock.owns_lock()) throw_overdue(board, member, doing);
+  if (!lock.owns_lock()) throw_overdue(board, asked_rank(), doing);
   while (bytes > 0) {
     const uint64_t now = std::min<uint64_t>(bytes, kCounterBytes);
     ask(board, member, address, to, now, deadline, doing);
@@ -71,7 +71,15 @@ void Fetcher::ask(Board& board, size_t member, uint64_t address, char* to, uint6
   counter.bytes = bytes;
   const uint32_t request = counter.asked.fetch_add(1) + 1;
   board.peer(member).ring();
-  await_served(board, member, request, deadline, doing);
+  struct Asked {
+    Asked(std::atomic<int>& r, int value) : rank(r) { rank = value; }
+    ~Asked() { rank = -1; }
+    std::atomic<int>& rank;
+  };
+  {
+    const Asked asked(asked_rank_, board.rank(member));
+    await_served(board, member, request, deadline, doing);
+  }
   std::memcpy(to, counter.data, bytes);
 }
 
@@ -83,7 +91,7 @@ void Fetcher::await_served(Board& board, size_t member, uint32_t request,
   while (counter.served.load() != request) {
     const uint32_t bell = home.bell.load();
     if (board.ended()) board.throw_end(doing);
-    if (Clock::now() >= deadline) throw_overdue(board, member, doing);
+    if (Clock::now() >= deadline) throw_overdue(board, board.rank(member), doing);
     if (serve() || counter.served.load() == request) continue;
     home.asleep.fetch_add(1);
     futex_wait(home.bell, bell, std::min<Clock::duration>(kLongestSleep, deadline - Clock::now()));

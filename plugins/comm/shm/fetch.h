@@ -2,6 +2,7 @@
 #ifndef CAPSTAN_PLUGINS_COMM_SHM_FETCH_H_
 #define CAPSTAN_PLUGINS_COMM_SHM_FETCH_H_
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -29,6 +30,9 @@ class Fetcher {
   void fetch(Board& board, size_t member, uint64_t address, char* to, uint64_t bytes,
              Clock::time_point deadline, const std::string& doing);
 
+  // The rank that is being asked for data and has not given it, -1 none.
+  int asked_rank() const { return asked_rank_.load(); }
+
   // Copies what members of any group have asked this rank for. True if there was something.
   bool serve();
 
@@ -39,7 +43,8 @@ class Fetcher {
                     const std::string& doing);
 
   std::timed_mutex asking_;  // one request at a time
-  std::mutex mutex_;         // of what follows, and of serving
+  std::atomic<int> asked_rank_{-1};
+  std::mutex mutex_;  // of what follows, and of serving
   std::vector<Board*> boards_;
 };
 

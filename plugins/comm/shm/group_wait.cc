@@ -175,7 +175,12 @@ std::vector<size_t> Group::lagging(const Operation& op, uint64_t sequence) const
       busy.push_back(r);
     }
   }
-  return absent.empty() ? busy : absent;
+  if (!absent.empty()) return absent;
+  // This rank's own progress thread may be the one that waits, for data of a member.
+  for (size_t r = 0; busy.empty() && r < size(); ++r) {
+    if (board_->rank(r) == context_.fetcher.asked_rank()) busy.push_back(r);
+  }
+  return busy;
 }
 
 void Group::overdue(const Operation& op, double timeout_s) {

@@ -1,0 +1,106 @@
+// What a layer keeps for its backward pass, as planned: the scaling that Korthikanti et al. 2022
+// ("Reducing Activation Recomputation in Large Transformer Models", table 2) publish.
+//
+// A layer of theirs keeps s b h (34 + 5 a s / h) bytes in half precision. Of these, 5 a s / h are the
+// attention's scores, softmax and dropout mask, which a fused attention does not keep; 2 are dropout
+// masks, which are drawn again here. What remains is 16 values a token and channel:
+//   4  inputs and outputs of the two norms: whole under tp, cut by sp;
+//  12  queries, keys, values, attention's output, and the 8 of the MLP's 4h channels before and after
+//      its activation: cut by tp.
+// Beside them a token keeps two statistics a norm and one a head.
+#include "runtime/strings.h"
+#include "tests/cut/cut_fixture.h"
+
+namespace capstan::cut_test {
+namespace {
+
+constexpr int64_t kWidth = 64, kHeads = 8, kSequence = 32, kMicroBatch = 2;
+constexpr int64_t kTokens = kSequence * kMicroBatch;
+
+// Bytes of fp32 values, of which `whole` channels' worth a token are whole on each of t ranks, and
+// `divided` are cut; statistics of norms go with the whole ones, those of heads are cut.
+int64_t LayerBytes(int64_t whole, int64_t divided, int64_t t) {
+  const int64_t norm_statistics = 4;
+  const int64_t kept = whole * kWidth + (whole > 0 ? norm_statistics : 0);
+  const int64_t cut = divided * kWidth + (whole > 0 ? 0 : norm_statistics) + kHeads;
+  return 4 * kTokens * (kept + cut / t);
+}
+
+class ActivationMemory : public Cut {
+ protected:
+  // Activations at the arena's peak of a rank that has `layers` layers a chunk.
+  int64_t Activations(const std::string& mesh, const std::string& strategies, int64_t rank,
+                      int64_t layers, const std::string& set) {
+    const std::string model =
+        StrCat("plugin = \"gpt2\"\nlayers = ", layers, "\nwidth = ", kWidth, "\nheads = ", kHeads,
+               "\nvocabulary = 128\nmax_sequence = ", kSequence, "\n");
+    const auto composed = Compose(
+        {model.c_str(), mesh, strategies,
+         StrCat("data.sequence_length=", kSequence, " batch.micro=", kMicroBatch, " ", set)},
+        rank, 0);
+    return composed == nullptr ? 0 : composed->plan().arena_peak().activations;
+  }
+
+  // What each layer more adds.
+  int64_t LayerOf(const std::string& mesh, const std::string& strategies) {
+    const auto at = [&](int64_t layers) {
+      return Activations(mesh, strategies, 0, layers, "batch.global=2");
+    };
+    EXPECT_EQ(at(12) - at(8), at(8) - at(4));
+    return (at(8) - at(4)) / 4;
+  }
+
+  // What each layer more in every chunk adds to a stage.
+  int64_t LayerOfStage(int64_t stages, int64_t chunks, const std::string& schedule, int64_t stage) {
+    const auto at = [&](int64_t layers) {
+      std::string split;
+      for (int64_t c = 0; c < stages * chunks; ++c)
+        StrAppend(&split, split.empty() ? "[" : ",", layers);
+      return Activations(
+          StrCat("pp=", stages),
+          StrCat("pp:schedule=\"", schedule, "\",chunks=", chunks, ",split=", split, "]"), stage,
+          layers * stages * chunks, "batch.global=16");
+    };
+    return at(3) - at(2);
+  }
+};
+
+TEST_F(ActivationMemory, OfALayerOnOneRank) { EXPECT_EQ(LayerOf("", ""), LayerBytes(4, 12, 1)); }
+
+TEST_F(ActivationMemory, TensorParallelismCutsWhatLiesBetweenItsLinears) {
+  for (const int64_t t : {2, 4, 8}) {
+    EXPECT_EQ(LayerOf(StrCat("tp=", t), "tp"), LayerBytes(4, 12, t)) << t;
+  }
+}
+
+TEST_F(ActivationMemory, SequenceParallelismCutsTheRest) {
+  for (const int64_t t : {2, 4, 8}) {
+    EXPECT_EQ(LayerOf(StrCat("tp=", t), "tp sp"), LayerBytes(0, 16, t)) << t;
+  }
+}
+
+// 2 s b h of theirs: the layer's input alone.
+TEST_F(ActivationMemory, FullRecomputationKeepsTheInput) {
+  EXPECT_EQ(LayerOf("", "recompute:policy=full"), 4 * kTokens * kWidth);
+  EXPECT_EQ(LayerOf("tp=4", "tp recompute:policy=full"), 4 * kTokens * kWidth);
+  EXPECT_EQ(LayerOf("tp=4", "tp sp recompute:policy=full"), 4 * kTokens * kWidth / 4);
+}
+
+// Microbatches in flight: with 1F1B stage s of p keeps p - s, with GPipe all, ...
+TEST_F(ActivationMemory, AStageKeepsItsMicrobatchesInFlight) {
+  const int64_t layer = LayerBytes(4, 12, 1);
+  for (int64_t stage = 0; stage < 4; ++stage) {
+    EXPECT_EQ(LayerOfStage(4, 1, "1f1b", stage), (4 - stage) * layer) << stage;
+    EXPECT_EQ(LayerOfStage(4, 1, "gpipe", stage), 8 * layer) << stage;
+  }
+}
+
+// ... and interleaved the first stage p v + p - 1 of its chunks: 1 + (p - 1) / (p v) times as much as
+// 1F1B, where each chunk has 1 / v of the layers (Korthikanti et al. 2022, section 4.2.3).
+TEST_F(ActivationMemory, InterleavingKeepsMore) {
+  const int64_t layer = LayerBytes(4, 12, 1);
+  EXPECT_EQ(LayerOfStage(4, 2, "interleaved", 0), (4 * 2 + 4 - 1) * layer);
+}
+
+}  // namespace
+}  // namespace capstan::cut_test
