@@ -229,7 +229,7 @@ TEST_P(WholeModel, IsBuiltExactlyOnce) {
       // Once for every rank of the axes it is not cut over, on each stage that has it.
       if (mesh.Index("tp", r) != 0 || mesh.Index("dp", r) != 0) continue;
       int copies = static_cast<int>(mesh.Size("tp") * mesh.Size("dp"));
-      for (const Placement& p : t.placement()) {
+      for (const AxisPlacement& p : t.placement()) {
         if (p.kind == CAPSTAN_SHARD) copies /= static_cast<int>(mesh.Size(p.axis));
       }
       expected[t.name] += copies;
