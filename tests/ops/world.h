@@ -15,7 +15,7 @@ namespace capstan {
 class PaperWorld {
  public:
   explicit PaperWorld(std::vector<std::pair<std::string, int64_t>> axes = {})
-      : program_(Registry(), {.mesh = {std::move(axes)}}) {}
+      : program_(Registry(), {.mesh = {std::move(axes), {}}}) {}
 
   static const OpRegistry* Registry() {
     static const OpRegistry* registry = [] {
