@@ -75,7 +75,12 @@ absl::StatusOr<pid_t> StartRank(const RankStart& start) {
   } while (n < 0 && errno == EINTR);
   if (n <= 0) return pid;
   ::waitpid(pid, nullptr, 0);
-  return ResourceError("cannot start ", start.program, ": ", std::string(strerror(reason)));
+  const bool files = reason == EMFILE || reason == ENFILE;
+  const bool memory = reason == ENOMEM || reason == EAGAIN;
+  return ResourceError("cannot start ", start.program, ": ", std::string(strerror(reason)),
+                       files    ? "; ask for fewer ranks, or raise the limit (ulimit -n)"
+                       : memory ? "; ask for fewer ranks"
+                                : "");
 }
 
 std::vector<std::string> EnvironmentForRanks() {

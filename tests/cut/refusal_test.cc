@@ -1,6 +1,8 @@
 // Cuts that cannot be made: a sentence with the key, the numbers and the remedy, before anything runs.
 #include <utility>
 
+#include "nlohmann/json.hpp"
+#include "runtime/program/program.h"
 #include "tests/cut/cut_fixture.h"
 
 namespace capstan::cut_test {
@@ -121,6 +123,10 @@ TEST_F(CutRefusal, FewerMicrobatchesThanStagesWorkAndSayWhatItCosts) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("2 microbatches"), HasSubstr("4 stages"),
                                  HasSubstr("60%"), HasSubstr("batch.global")));
+  // What it says does not get into what other commands print.
+  const Outcome plan = Command("plan", {kGpt2, "pp=4", "pp", "batch.global=2"}, {"--json"});
+  EXPECT_THAT(plan.err, HasSubstr("60%"));
+  EXPECT_TRUE(nlohmann::json::accept(plan.out)) << plan.out;
 }
 
 TEST_F(CutRefusal, AxesOfOneRankAreOneRank) {
