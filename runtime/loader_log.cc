@@ -1,8 +1,10 @@
 #include "runtime/loader_log.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "runtime/strings.h"
+#include "spdlog/sinks/ansicolor_sink.h"
 #include "spdlog/spdlog.h"
 
 namespace capstan {
@@ -53,8 +55,11 @@ void LogLimiter::Log(int32_t level, std::string_view component, std::string_view
 }
 
 LogLimiter::Writer SpdlogWriter() {
-  return [](int32_t level, const std::string& line) {
-    spdlog::default_logger_raw()->log(SpdlogLevel(level), "{}", line);
+  // To standard error: standard output is a command's answer, JSON among others.
+  const auto logger = std::make_shared<spdlog::logger>(
+      "", std::make_shared<spdlog::sinks::ansicolor_stderr_sink_mt>());
+  return [logger](int32_t level, const std::string& line) {
+    logger->log(SpdlogLevel(level), "{}", line);
   };
 }
 

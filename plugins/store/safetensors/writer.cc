@@ -204,13 +204,9 @@ void BundleWriter::open_files() {
     const std::string path = temporary_ + "/" + group.group + kSuffix;
     group.file = sdk::File::open_to_change(path);
     std::string header(group.header_bytes.size(), '\0');
-    if (group.file.size() < header.size()) {
-      throw sdk::data_error(sdk::text(sdk::quote(path),
-                                      " is shorter than its header; another "
-                                      "process has changed it"));
-    }
-    group.file.read(header.data(), header.size(), 0);
-    if (header != group.header_bytes) {
+    const bool fits = group.file.size() >= header.size();
+    if (fits) group.file.read(header.data(), header.size(), 0);
+    if (!fits || header != group.header_bytes) {
       throw sdk::bug_error(sdk::text(sdk::quote(path),
                                      " was begun for other tensors than this "
                                      "process declares; all must declare the same"));
