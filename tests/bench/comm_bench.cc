@@ -1,7 +1,7 @@
 // All-reduce between processes of this machine: comm/shm, Open MPI, and what the memory allows, in
 // turns in one run.
 //
-//   comm_bench [--ranks N] [--rounds N] [BYTES...]
+//   comm_bench [--ranks N] [--rounds N] [--eager BYTES] [BYTES...]
 //
 // Prints the best of the rounds for each size: microseconds, payload GB/s, and ratios. Columns:
 //   shm       float sums in place, buffers registered
@@ -115,9 +115,9 @@ Times Parse(const std::string& text) {
   return out;
 }
 
-Times RunShm(int ranks, const std::vector<size_t>& sizes, bool registered) {
-  const test::RunOptions options = {
-      .world = ranks, .plugin = CAPSTAN_BENCH_SHM, .options = {}, .deadline_s = 600};
+Times RunShm(int ranks, const std::vector<size_t>& sizes, bool registered, int64_t eager) {
+  test::RunOptions options = {.world = ranks, .plugin = CAPSTAN_BENCH_SHM, .deadline_s = 600};
+  if (eager >= 0) options.options = {{"eager_bytes", CAPSTAN_OPTION_INT, eager, ""}};
   const test::RunResult result = test::RunRanks(options, [&](test::Rank& rank) {
     const test::Comm comm(rank);
     const capstan_comm_v1& vtable = comm.vtable();
@@ -250,13 +250,13 @@ void Print(int ranks, const std::vector<size_t>& sizes, const std::map<std::stri
   }
 }
 
-void Bench(int ranks, int rounds, const std::vector<size_t>& sizes) {
+void Bench(int ranks, int rounds, const std::vector<size_t>& sizes, int64_t eager) {
   std::map<std::string, Times> best = {
       {"shm", {}}, {"private", {}}, {"Open MPI", {}}, {"memory", {}}};
   for (int round = 0; round < rounds; ++round) {
-    Improve(best["shm"], RunShm(ranks, sizes, true));
+    Improve(best["shm"], RunShm(ranks, sizes, true, eager));
     Improve(best["Open MPI"], RunMpi(ranks, sizes));
-    Improve(best["private"], RunShm(ranks, sizes, false));
+    Improve(best["private"], RunShm(ranks, sizes, false, eager));
     Improve(best["memory"], RunMemory(ranks, sizes));
   }
   Print(ranks, sizes, best);
@@ -269,11 +269,14 @@ int main(int argc, char** argv) {
   std::vector<int> ranks = {2, 4};
   std::vector<size_t> sizes;
   int rounds = 3;
+  int64_t eager = -1;  // the plugin's default
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--ranks") == 0 && i + 1 < argc) {
       ranks = {std::atoi(argv[++i])};
     } else if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
       rounds = std::atoi(argv[++i]);
+    } else if (std::strcmp(argv[i], "--eager") == 0 && i + 1 < argc) {
+      eager = std::atoll(argv[++i]);
     } else {
       sizes.push_back(static_cast<size_t>(std::atoll(argv[i])));
     }
@@ -281,6 +284,6 @@ int main(int argc, char** argv) {
   if (sizes.empty()) {
     for (const size_t kib : {1, 8, 64, 512, 4096, 65536, 524288}) sizes.push_back(kib << 10);
   }
-  for (const int n : ranks) capstan::bench::Bench(n, rounds, sizes);
+  for (const int n : ranks) capstan::bench::Bench(n, rounds, sizes, eager);
   return 0;
 }

@@ -103,11 +103,15 @@ std::string NameOf(const Composition& c) {
                       : c.model == kLlama       ? "llama"
                       : c.model == kLlamaUneven ? "llama_uneven"
                                                 : "model";
+  const std::string text = StrCat(model, "_", c.mesh, "_", c.strategies, "_", c.set);
+  const auto is = [&](size_t i, int (*kind)(int)) {
+    return i < text.size() && kind(static_cast<unsigned char>(text[i])) != 0;
+  };
   std::string name;
-  for (const char ch : StrCat(model, "_", c.mesh, "_", c.strategies, "_", c.set)) {
-    if (std::isalnum(static_cast<unsigned char>(ch)) != 0) {
-      name += ch;
-    } else if (ch != '=' && !name.empty() && name.back() != '_') {
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (is(i, std::isalnum)) {
+      name += text[i];
+    } else if (name.back() != '_' && !(text[i] == '=' && is(i + 1, std::isdigit))) {
       name += '_';
     }
   }

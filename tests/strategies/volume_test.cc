@@ -248,6 +248,22 @@ TEST_F(Volume, FsdpThatKeepsGatheredParametersMovesAsMuchAsDp) {
   EXPECT_EQ(Elements(moved, All()), 2 * Psi());
 }
 
+// Bucket borders may fall anywhere, between two gradients that one op completes too.
+TEST_F(Volume, BucketsOfAnySizeMoveTheSame) {
+  for (const char* strategy : {"dp", "zero1", "zero2", "zero3", "fsdp"}) {
+    const auto usual = Of(kGpt2Even, Strategy(strategy), 2, 2);
+    ASSERT_GT(usual.size(), 30u);
+    for (const char* megabytes : {"0.0", "0.00005", "0.0001", "0.001", "0.0011", "0.003"}) {
+      const auto moved =
+          Of(kGpt2Even, Strategy(strategy, StrCat("bucket_mb = ", megabytes, "\n")), 2, 2);
+      ASSERT_EQ(moved.size(), usual.size());
+      for (const auto& [name, m] : moved) {
+        EXPECT_EQ(m.volume(), usual.at(name).volume()) << strategy << ", " << name;
+      }
+    }
+  }
+}
+
 // Within a shard group as fsdp; over the copies an all-reduce of this rank's block, once a step.
 TEST_F(Volume, HybridShardingSumsBlocksOverTheCopiesOnce) {
   Learn(kLlamaUneven);

@@ -69,8 +69,10 @@ OperationPtr Group::prepare(const capstan_comm_request& request) {
 
 void Group::release(const OperationPtr& op) {
   const std::lock_guard lock(mutex_);
-  const bool seen = size() > 1 && op->ever_started && !op->request.is_message();
-  released_.push_back({seen ? op->sequence + 1 : 0, op->offset, op->record_bytes});
+  const bool message = op->request.is_message();
+  const bool seen = size() > 1 && op->ever_started && !message;
+  released_.push_back(
+      {seen ? op->sequence + 1 : 0, op->offset, op->record_bytes, message ? op : nullptr});
   collect_released();
 }
 
@@ -81,7 +83,7 @@ void Group::collect_released() {
     consumed = std::min(consumed, board_->member(r).consumed.load());
   }
   std::erase_if(released_, [&](const Released& r) {
-    if (r.sequence > consumed) return false;
+    if (r.sequence > consumed || (r.message && !messages_->arrived(*r.message))) return false;
     context_.home.free(r.offset, r.bytes);
     return true;
   });
@@ -326,7 +328,7 @@ Group::Lack Group::share_tiles(const Flight& flight, const Plan& plan) {
   SlotState& slot = board_->slot(flight.sequence);
   const uint32_t use = use_of(flight.sequence), tiles = plan.tile_count();
   if (use_count(slot.done, use) >= tiles) return Lack::kNothing;
-  if (use_count(slot.next, use) >= tiles) return Lack::kOthers;
+  if (!tiles_left(flight.sequence, tiles)) return Lack::kOthers;
   struct Worker {
     Worker(SlotState& s, Entry& e) : slot(s), entry(e) {
       entry.engaged.fetch_add(1);
@@ -343,13 +345,33 @@ Group::Lack Group::share_tiles(const Flight& flight, const Plan& plan) {
   // More would only take the cores from each other, each with a tile in hand.
   if (worker.number >= static_cast<uint32_t>(most_workers_)) return Lack::kOthers;
   const std::shared_lock memory(context_.peers->memory_lock());
-  while (!board_->ended()) {
-    const uint32_t tile = use_advance(slot.next, use, tiles);
-    if (tile >= tiles) break;
-    do_tile(flight, plan, tile);
-    if (use_advance(slot.done, use, tiles) + 1 == tiles) wake_sleepers(slot);
+  // Its own share first: the same each time, so that what is in this core's cache is used here.
+  for (size_t k = 0; k < size(); ++k) {
+    const size_t owner = (board_->index() + k) % size();
+    const auto [begin, end] = share_of(owner, tiles);
+    std::atomic<uint64_t>& claimed = board_->entry(flight.sequence, owner).claimed;
+    while (!board_->ended()) {
+      const uint32_t nth = use_advance(claimed, use, end - begin);
+      if (nth >= end - begin) break;
+      do_tile(flight, plan, begin + nth);
+      if (use_advance(slot.done, use, tiles) + 1 == tiles) wake_sleepers(slot);
+    }
   }
   return use_count(slot.done, use) >= tiles ? Lack::kNothing : Lack::kOthers;
+}
+
+// The tiles that a member does if all are there: from, to.
+std::pair<uint32_t, uint32_t> Group::share_of(size_t member, uint32_t tiles) const {
+  const auto edge = [&](size_t r) { return static_cast<uint32_t>(uint64_t{tiles} * r / size()); };
+  return {edge(member), edge(member + 1)};
+}
+
+bool Group::tiles_left(uint64_t sequence, uint32_t tiles) const {
+  for (size_t r = 0; r < size(); ++r) {
+    const auto [begin, end] = share_of(r, tiles);
+    if (use_count(board_->entry(sequence, r).claimed, use_of(sequence)) < end - begin) return true;
+  }
+  return false;
 }
 
 void Group::wake_sleepers(SlotState& slot) const {

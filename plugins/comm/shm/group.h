@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plugins/comm/shm/board.h"
@@ -100,6 +101,8 @@ class Group {
                       std::vector<char>& buffer, Clock::time_point deadline);
   Lack share_tiles(const Flight& flight, const Plan& plan);  // not under op.work
   void do_tile(const Flight& flight, const Plan& plan, uint32_t tile) const;
+  std::pair<uint32_t, uint32_t> share_of(size_t member, uint32_t tiles) const;
+  bool tiles_left(uint64_t sequence, uint32_t tiles) const;
   void wake_sleepers(SlotState& slot) const;
   void finish(Operation& op, uint64_t sequence);
 
@@ -130,9 +133,11 @@ class Group {
   uint64_t published_ = 0;
   uint64_t room_until_ = kSlots;  // sequences below it have a free slot
   std::atomic<uint64_t> started_{0}, finished_{0};
-  // Released operations whose records peers may still read: the sequence, and the block.
+  // Released operations whose records peers may still read: collectives until all have consumed
+  // them, messages until they have arrived.
   struct Released {
     uint64_t sequence, offset, bytes;
+    OperationPtr message;
   };
   std::vector<Released> released_;
 };

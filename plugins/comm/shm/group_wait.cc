@@ -221,7 +221,7 @@ bool Group::step_all(bool waits, Clock::time_point deadline) {
     }
   }
   const uint64_t before = finished_.load();
-  for (const OperationPtr& op : ops) (void)step(op, waits, deadline);
+  for (const OperationPtr& op : ops) (void)step(op, false, deadline);
   return finished_.load() != before;
 }
 

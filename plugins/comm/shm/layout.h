@@ -121,8 +121,7 @@ struct alignas(2 * kLine) SlotState {
   std::atomic<uint32_t> arrived;
   std::atomic<uint32_t> sleepers;
   std::atomic<uint32_t> workers;
-  alignas(kLine) std::atomic<uint64_t> next;  // tile to be claimed
-  std::atomic<uint64_t> done;                 // tiles, or parts, finished
+  alignas(kLine) std::atomic<uint64_t> done;  // tiles, or phases of members, finished
 };
 
 // The half of a 64-bit counter that changes, as a word to sleep on.
@@ -145,6 +144,8 @@ struct alignas(kLine) Entry {
   std::atomic<uint32_t> fetched;  // phases of fetching the member has behind it
   // The last operation here, plus one, that a thread of the member waits for: it needs no ringing.
   std::atomic<uint64_t> awaited;
+  // Tiles of this member's share that have been claimed, by it or by others; counts like `done`.
+  std::atomic<uint64_t> claimed;
 };
 static_assert(sizeof(Entry) == kLine);
 

@@ -234,6 +234,12 @@ bool Messages::progress() {
   return copy_matched(false, Clock::now() + std::chrono::hours(24)) || any;
 }
 
+bool Messages::arrived(const Operation& op) const {
+  const bool taken =
+      sends(op) && op.state.load() == Operation::kFlying && op.record().taken.load() == op.flight;
+  return taken || !op.in_flight() || board_.ended();
+}
+
 Messages::News Messages::news(const Operation& op) const {
   News news{};
   if (!sends(op)) {

@@ -38,6 +38,8 @@ class Messages {
     uint32_t seen;
   };
   News news(const Operation& op) const;
+  // Nobody needs the operation's record any more.
+  bool arrived(const Operation& op) const;
   uint64_t finished() const { return finished_.load(); }
 
  private:

@@ -6,6 +6,8 @@
 namespace capstan::shm {
 namespace {
 
+constexpr uint32_t kMappedEagerBytes = 2048;
+
 std::atomic<uint64_t>& identities() {
   static std::atomic<uint64_t> next{0};
   return next;
@@ -77,8 +79,10 @@ Operation::Operation(OwnHome& home, comm::Request checked, size_t index_in_group
     payload += padded(given(request, i, index).bytes);
     largest += request.items[i].count * request.element;
   }
-  if (payload <= eager_limit) flags |= kEager;
   write_record(home);
+  // Mapped memory is cheap to reach: there a copy to the slot pays only where nothing else costs.
+  const bool direct = (flags & kMapped) != 0 && !request.is_message();
+  if (payload <= (direct ? std::min(eager_limit, kMappedEagerBytes) : eager_limit)) flags |= kEager;
 }
 
 void Operation::write_record(OwnHome& home) {

@@ -305,7 +305,13 @@ std::vector<Peer*> Peers::all() {
 
 void Peers::map_regions() {
   for (Peer* peer : all()) {
-    if (!peer->gone().load()) peer->map_regions();
+    if (peer->gone().load()) continue;
+    try {
+      peer->map_regions();
+    } catch (const sdk::Error& error) {
+      // A rank that has just ended concerns the groups it was in, not whoever maps ahead of need.
+      if (error.code() != CAPSTAN_PEER_LOST) throw;
+    }
   }
 }
 

@@ -107,6 +107,7 @@ class Peers {
   // another machine, PEER_LOST when it is gone, DATA when it does not know this job's secret.
   Peer& meet(int rank);
   std::vector<Peer*> all();
+  // What any of them has registered, ahead of need.
   void map_regions();
   MemoryLock& memory_lock() { return memory_lock_; }
   // Unmaps what peers have unregistered, if nobody is touching their memory. False: try again later.

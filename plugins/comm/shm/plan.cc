@@ -9,7 +9,7 @@ namespace {
 
 // Bytes of one array in a tile: small enough to share the work evenly, large enough that the
 // processor's own prefetching gets going.
-constexpr uint64_t kLeastTileBytes = uint64_t{64} << 10;
+constexpr uint64_t kLeastTileBytes = uint64_t{16} << 10;
 constexpr uint64_t kMostTileBytes = uint64_t{1} << 20;
 constexpr uint64_t kTiles = 64;
 // All-reduce without mapped memory: members' chunks begin at multiples of this many elements.

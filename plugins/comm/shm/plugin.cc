@@ -8,9 +8,9 @@ namespace {
 namespace sdk = capstan::sdk;
 
 constexpr capstan_option kOptions[] = {
-    sdk::int_option("eager_bytes", "8192",
+    sdk::int_option("eager_bytes", "16384",
                     "Collectives to which each rank gives at most this many bytes complete in the "
-                    "caller, through a slot in shared memory.")
+                    "caller, through a slot in shared memory (registered memory: at most 2048).")
         .range(0, 1 << 20),
     sdk::int_option("spin_us", "20",
                     "Microseconds a waiter looks before it sleeps, where each rank has a core.")

@@ -161,6 +161,7 @@ void Sharder::scatter_transient(const std::vector<sdk::Bucket>& buckets) {
     for (const auto& [part, gradient] : pending) g.accumulate(part, gradient);
     pending.clear();
   };
+  Op scattered;  // by it, the bucket before
   for (size_t b = 0; b < buckets.size(); ++b) {
     const sdk::Bucket& bucket = buckets[b];
     std::vector<Tensor> transient;
@@ -181,10 +182,13 @@ void Sharder::scatter_transient(const std::vector<sdk::Bucket>& buckets) {
       blocks.push_back(std::move(block));
       gradients_.push_back(p.gradient);
     }
-    const sdk::Position at = program_.after(bucket.complete());
+    // One op may complete two buckets, which keep their order.
+    const bool both = b > 0 && buckets[b - 1].complete() == bucket.complete();
+    const sdk::Position at = program_.after(both ? scattered : bucket.complete());
     sdk::Graph g(program_, at);
     const sdk::Emission e =
         g.emit("reduce_scatter", transient, sdk::block_attrs(settings_.axis, blocks));
+    scattered = e.op;
     add_pending(at);
     for (size_t i = 0; i < bucket.gradients.size(); ++i)
       pending.emplace_back(e[i], bucket.gradients[i].gradient);
