@@ -41,6 +41,7 @@ typedef struct capstan_bootstrap_service {
 #define CAPSTAN_COMM_SEND 6
 #define CAPSTAN_COMM_RECV 7
 #define CAPSTAN_COMM_BARRIER 8
+#define CAPSTAN_COMM_OPERATIONS 16 /* with room for more */
 
 #define CAPSTAN_COMM_SUM 0
 #define CAPSTAN_COMM_MAX 1
@@ -110,6 +111,9 @@ typedef struct capstan_comm_progress {
   uint64_t started, finished; /* operations of this rank on this group */
   int32_t waiting_for; /* the rank of the world that the oldest unfinished one lacks, -1 none */
   int32_t reserved;
+  /* Of the finished ones, by operation: bytes of the tensors, whole where ranks have parts (the items'
+   * counts). All 0 from a backend built before this field. */
+  uint64_t bytes[CAPSTAN_COMM_OPERATIONS];
 } capstan_comm_progress;
 
 #define CAPSTAN_COMM_INTERFACE "capstan.comm/1"

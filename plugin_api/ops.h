@@ -137,9 +137,13 @@ typedef struct capstan_ops_v1 {
  *  cross_entropy(logits f[...,V], targets, count) -> loss   cross_entropy_grad(..) -> loss, dlogits
  *  lce_stats(h, weight, targets) -> stats f32[...,3]; vocab_start, valid_vocab=0
  *      (max, sum of exp relative to it, target logit or 0)         :: weight S(0) -> stats V
- *  lce_merge(stats f32[R,...,3], targets, count, h?, weight?) -> loss, lse f32[...]; vocab_start,
- *      valid_vocab=0.  h, weight and the attributes as lce_stats: only its gradient reads them
- *  lce_grad(h, weight, targets, lse, count) -> dh, +dweight; vocab_start, valid_vocab=0
+ *  ce_stats(logits f[...,V], targets) -> stats, the same of logits that exist; vocab_start,
+ *      valid_vocab=0                                               :: logits S(last) -> stats V
+ *  lce_merge(stats f32[R,...,3], targets, count, h?, weight?, logits?) -> loss, lse f32[...];
+ *      vocab_start, valid_vocab=0.  h, weight, logits and the attributes as lce_stats or ce_stats: only
+ *      its gradient reads them
+ *  lce_grad(h, weight, targets, lse, count, logits?) -> dh, +dweight; vocab_start, valid_vocab=0.
+ *      logits: kept from the forward pass, else made again
  *
  * Element-wise arithmetic and shape
  *  add, sub, mul, div (a, b) -> y: b has a's shape, or a's trailing dims, or one element

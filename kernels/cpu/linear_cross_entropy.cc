@@ -161,21 +161,23 @@ struct Workspace {
 // Walks the rows that have a target, a chunk of logits at a time.
 class ChunkWalk {
  public:
+  // compute: whether next() fills the chunk's logits; else the caller does.
   ChunkWalk(const Params& params, const float* h, const float* weight, const std::int32_t* targets,
-            void* workspace)
+            void* workspace, bool compute = true)
       : p_(params),
         h_(h),
         weight_(weight),
         valid_(valid_rows(params)),
         offsets_(params),
-        base_(static_cast<char*>(workspace)) {
+        base_(static_cast<char*>(workspace)),
+        compute_(compute) {
     std::int32_t* active = part<std::int32_t>(offsets_.active);
     for (std::int64_t row = 0; row < p_.M; ++row) {
       if (targets[row] >= 0) active[count_++] = static_cast<std::int32_t>(row);
     }
   }
 
-  // Computes the next chunk's logits; false when no rows are left.
+  // Goes to the next chunk; false when no rows are left.
   bool next() {
     begin_ += rows_;
     rows_ = std::min(chunk_rows(p_), count_ - begin_);
@@ -190,6 +192,7 @@ class ChunkWalk {
       }
       chunk_h_ = gathered;
     }
+    if (!compute_) return true;
     sgemm(false, true, rows_, valid_, p_.K, 1.0f, chunk_h_, p_.K, weight_, p_.K, 0.0f, logits(0),
           valid_);
     return true;
@@ -253,6 +256,7 @@ class ChunkWalk {
   const std::int64_t valid_;
   const Workspace offsets_;
   char* const base_;
+  const bool compute_;
   std::int64_t count_ = 0;  // rows with a target
   std::int64_t begin_ = 0;  // of the chunk, among those
   std::int64_t rows_ = 0;   // of the chunk
@@ -322,25 +326,44 @@ void linear_cross_entropy(const LinearCrossEntropyParams& params, const float* h
   *loss = normalised(sum, total_weight);
 }
 
+namespace {
+
+// The numbers lce_stats gives of one row.
+void put_stats(const Params& p, const float* logits, std::int32_t target, float* out) {
+  const std::int64_t valid = valid_rows(p), column = target - p.vocab_start;
+  RowStats s;
+  if (target >= 0) s = HWY_DYNAMIC_DISPATCH(row_stats)(logits, valid);
+  out[0] = s.maximum;
+  out[1] = static_cast<float>(s.sum);
+  out[2] = target >= 0 && column >= 0 && column < valid ? logits[column] : 0.0f;
+  if (p.valid_vocab >= 0 && target >= p.valid_vocab) {
+    out[2] = std::numeric_limits<float>::quiet_NaN();
+  }
+}
+
+}  // namespace
+
 void lce_stats(const LinearCrossEntropyParams& params, const float* h, const float* weight,
                const std::int32_t* targets, float* stats, void* workspace) {
   for (std::int64_t i = 0; i < params.M; ++i) {
-    stats[3 * i] = -std::numeric_limits<float>::infinity();
-    stats[3 * i + 1] = stats[3 * i + 2] = 0.0f;
+    if (targets[i] < 0) put_stats(params, nullptr, targets[i], stats + 3 * i);
   }
   ChunkWalk walk(params, h, weight, targets, workspace);
   while (walk.next()) {
     walk.for_rows([&](std::int64_t, std::int64_t row, const float* logits) {
-      const RowStats s = HWY_DYNAMIC_DISPATCH(row_stats)(logits, walk.valid());
-      const std::int64_t target = walk.target_column(targets[row]);
-      stats[3 * row] = s.maximum;
-      stats[3 * row + 1] = static_cast<float>(s.sum);
-      stats[3 * row + 2] = target >= 0 ? logits[target] : 0.0f;
-      if (params.valid_vocab >= 0 && targets[row] >= params.valid_vocab) {
-        stats[3 * row + 2] = std::numeric_limits<float>::quiet_NaN();
-      }
+      put_stats(params, logits, targets[row], stats + 3 * row);
     });
   }
+}
+
+void ce_stats(const LinearCrossEntropyParams& params, const float* logits,
+              const std::int32_t* targets, float* stats) {
+  const std::int64_t work = params.M * params.V * 16;
+  parallel_ranges(params.M, 1, work, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      put_stats(params, logits + i * params.V, targets[i], stats + 3 * i);
+    }
+  });
 }
 
 void lce_merge(std::int64_t R, std::int64_t M, const float* stats, const std::int32_t* targets,
@@ -367,15 +390,15 @@ void lce_merge(std::int64_t R, std::int64_t M, const float* stats, const std::in
 
 void lce_grad(const LinearCrossEntropyParams& params, const float* h, const float* weight,
               const std::int32_t* targets, const float* lse, const float* total_weight,
-              const float* grad_scale, bool accumulate, float* dh, float* dweight,
-              void* workspace) {
+              const float* grad_scale, const float* logits, bool accumulate, float* dh,
+              float* dweight, void* workspace) {
   const float factor = gradient_factor(total_weight, grad_scale);
-  ChunkWalk walk(params, h, weight, targets, workspace);
+  ChunkWalk walk(params, h, weight, targets, workspace, logits == nullptr);
   walk.zero_untouched(targets, accumulate, dh, dweight);
   while (walk.next()) {
-    walk.for_rows([&](std::int64_t, std::int64_t row, float* logits) {
-      row_gradient(logits, walk.valid(), walk.target_column(targets[row]), lse[row], factor,
-                   logits);
+    walk.for_rows([&](std::int64_t, std::int64_t row, float* chunk) {
+      const float* from = logits == nullptr ? chunk : logits + row * params.V;
+      row_gradient(from, walk.valid(), walk.target_column(targets[row]), lse[row], factor, chunk);
     });
     walk.backward(accumulate, dh, dweight);
   }

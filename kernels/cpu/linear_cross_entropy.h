@@ -54,15 +54,21 @@ void linear_cross_entropy(const LinearCrossEntropyParams& params, const float* h
 void lce_stats(const LinearCrossEntropyParams& params, const float* h, const float* weight,
                const std::int32_t* targets, float* stats, void* workspace);
 
+// The same from logits [M, V] that exist; K is not used.
+void ce_stats(const LinearCrossEntropyParams& params, const float* logits,
+              const std::int32_t* targets, float* stats);
+
 // stats [R, M, 3] -> loss[1] and the log-sum-exp over all shards lse [M] (0 for ignored rows).
 void lce_merge(std::int64_t R, std::int64_t M, const float* stats, const std::int32_t* targets,
                const float* total_weight, float* loss, float* lse);
 
 // This shard's part of dh [M, K] (overwritten; the sum over shards is the gradient) and its dweight
-// [V, K] (overwritten, or added to when `accumulate`), from the global lse. Recomputes the logits.
+// [V, K] (overwritten, or added to when `accumulate`), from the global lse. `logits` [M, V]: as they
+// were; null: computed again, a chunk at a time.
 void lce_grad(const LinearCrossEntropyParams& params, const float* h, const float* weight,
               const std::int32_t* targets, const float* lse, const float* total_weight,
-              const float* grad_scale, bool accumulate, float* dh, float* dweight, void* workspace);
+              const float* grad_scale, const float* logits, bool accumulate, float* dh,
+              float* dweight, void* workspace);
 
 // ---- cross-entropy of logits that exist
 // ----------------------------------------------------------

@@ -9,10 +9,10 @@
 
 #include "plugin_api/store.h"
 #include "runtime/cli/cli.h"
-#include "runtime/cli/plan_format.h"
 #include "runtime/cli/run_directory.h"
 #include "runtime/config/document.h"
 #include "runtime/program/types.h"
+#include "runtime/run/figures.h"
 #include "runtime/run/host.h"
 #include "runtime/run/weights.h"
 #include "runtime/status.h"

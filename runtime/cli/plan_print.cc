@@ -1,9 +1,12 @@
 // The report of `plan CONFIG` as text and as JSON.
+#include <iterator>
+#include <utility>
+
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
-#include "runtime/cli/plan_format.h"
 #include "runtime/cli/plan_report.h"
+#include "runtime/run/figures.h"
 #include "runtime/strings.h"
 
 namespace capstan {
@@ -19,6 +22,25 @@ Rows PeakParts(const ArenaPeak& peak) {
           {"communication", peak.communication},
           {"kernel workspace", peak.workspace},
           {"gaps between them", peak.padding}};
+}
+
+// "of microbatch 3", "each of microbatches 4 to 7": consecutive ones that keep as much. None where
+// there is one microbatch.
+Rows MicrobatchParts(const ArenaPeak& peak) {
+  Rows rows;
+  if (peak.by_microbatch.size() < 2) return rows;
+  for (auto at = peak.by_microbatch.begin(); at != peak.by_microbatch.end();) {
+    auto last = at, next = std::next(at);
+    while (next != peak.by_microbatch.end() && next->first == last->first + 1 &&
+           next->second == at->second) {
+      last = next++;
+    }
+    rows.emplace_back(last == at ? StrCat("  of microbatch ", at->first)
+                                 : StrCat("  each of ", at->first, " to ", last->first),
+                      at->second);
+    at = next;
+  }
+  return rows;
 }
 
 Rows ParameterParts(const ParameterCounts& p) {
@@ -60,8 +82,12 @@ std::string MemoryText(const PlanReport& r) {
   text += Line("external, at most", r.external,
                StrCat(BytesText(r.external), " that libraries take for themselves"));
   StrAppend(&text, "\nactivations at their peak, ", r.peak.at, "\n");
+  bool first = true;
   for (const auto& [name, bytes] : PeakParts(r.peak)) {
     if (bytes > 0) text += Line(name, bytes, BytesText(bytes));
+    if (!std::exchange(first, false)) continue;
+    for (const auto& [part, each] : MicrobatchParts(r.peak))
+      text += Line(part, each, BytesText(each));
   }
   return text;
 }
@@ -165,6 +191,10 @@ std::string PlanJson(const PlanReport& r) {
                    {"has_bytes", static_cast<int64_t>(r.gpu->bytes())},
                    {"fits", static_cast<double>(r.total) <= r.gpu->bytes()}};
   }
+  Json in_flight = Json::array();
+  for (const auto& [microbatch, bytes] : r.peak.by_microbatch) {
+    in_flight.push_back({{"microbatch", microbatch}, {"bytes", bytes}});
+  }
   Json communication = Json::array();
   for (const CommCount& c : r.communication) {
     communication.push_back({{"axis", c.axis},
@@ -192,7 +222,10 @@ std::string PlanJson(const PlanReport& r) {
        {{"regions", PartsJson(r.regions)},
         {"total_bytes", r.total},
         {"external_bytes", r.external},
-        {"activations_peak", {{"at", r.peak.at}, {"parts", PartsJson(PeakParts(r.peak))}}}}},
+        {"activations_peak",
+         {{"at", r.peak.at},
+          {"parts", PartsJson(PeakParts(r.peak))},
+          {"microbatches", in_flight}}}}},
       {"flops", {{"step", r.step_flops}, {"model", r.model_flops}, {"rule", r.rule_flops}}},
       {"ops", ops},
       {"communication", communication},

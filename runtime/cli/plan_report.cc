@@ -99,10 +99,7 @@ void CountCommunication(const Program& train, const MemoryPlan& plan, PlanReport
     const Op& op = train.op(launch.op);
     if (!IsCommunication(op)) continue;
     const std::string axis = op.attrs.String("axis", "");
-    const bool gathers = op.kind() == "all_gather" || op.inputs.empty();
-    double payload = 0;
-    for (TensorId t : gathers ? op.outputs : op.inputs)
-      payload += static_cast<double>(train.tensor(t).bytes());
+    const auto payload = static_cast<double>(CommunicatedBytes(train, op));
     const auto n = static_cast<double>(train.options().mesh.Size(axis));
     const bool message = !op.def->is(CAPSTAN_OP_COLLECTIVE);
     double share = (n - 1) / n;

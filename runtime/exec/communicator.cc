@@ -1,7 +1,9 @@
 #include "runtime/exec/communicator.h"
 
+#include <algorithm>
 #include <numeric>
 
+#include "absl/strings/str_join.h"
 #include "runtime/status.h"
 
 namespace capstan {
@@ -57,11 +59,15 @@ void DivideItems(const Op& op, const Tensor& whole, size_t i, int64_t ranks, int
 
 // The op as every rank of the group knows it: ids of unnamed values differ between pipeline stages.
 std::string LabelOf(const Program& program, const Op& op) {
+  constexpr size_t kMost = 6;
   std::string label = op.kind();
+  size_t named = 0;
   for (TensorId t : op.inputs) {
     const std::string& name = program.tensor(t).name;
-    if (!name.empty()) StrAppend(&label, label == op.kind() ? " " : ", ", "@", name);
+    if (name.empty() || ++named > kMost) continue;
+    StrAppend(&label, named == 1 ? " " : ", ", "@", name);
   }
+  if (named > kMost) StrAppend(&label, " and ", named - kMost, " more");
   return label;
 }
 
@@ -82,6 +88,13 @@ bool IsCommunication(const Op& op) {
   return op.def->is(CAPSTAN_OP_COLLECTIVE) || OperationOf(op.kind()) != 0;
 }
 
+uint64_t CommunicatedBytes(const Program& program, const Op& op) {
+  const bool gathers = op.kind() == "all_gather" || op.inputs.empty();
+  int64_t bytes = 0;
+  for (TensorId t : gathers ? op.outputs : op.inputs) bytes += program.tensor(t).bytes();
+  return static_cast<uint64_t>(bytes);
+}
+
 int32_t ChannelOf(const Op& op) {
   const bool cotangent = op.kind() == "send_grad" || op.kind() == "recv_grad";
   return static_cast<int32_t>(2 * op.attrs.Int("channel", 0) + (cotangent ? 1 : 0));
@@ -94,6 +107,7 @@ CommOperation::~CommOperation() { owner_->vtable_->release(owner_->self_, handle
 capstan_status* CommOperation::Start(void* state, const capstan_kernel_args* args) {
   auto* operation = static_cast<CommOperation*>(state);
   const Communicator& owner = *operation->owner_;
+  *operation->counted_ += operation->bytes_;
   return owner.vtable_->start(owner.self_, operation->handle_, args->queue);
 }
 
@@ -125,7 +139,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(const capstan
 
 Communicator::~Communicator() {
   if (self_ == nullptr) return;
-  for (const auto& [ranks, group] : groups_) vtable_->group_destroy(self_, group);
+  for (const auto& [ranks, group] : groups_) vtable_->group_destroy(self_, group.handle);
   vtable_->destroy(self_);
 }
 
@@ -137,13 +151,13 @@ void Communicator::Unregister(void* memory) {
   if (vtable_->memory_unregister != nullptr) vtable_->memory_unregister(self_, memory);
 }
 
-absl::StatusOr<void*> Communicator::Group(const std::string& axis) {
+absl::StatusOr<Communicator::Joined*> Communicator::Group(const std::string& axis) {
   const std::vector<int32_t> ranks = mesh_->Group({axis}, rank_);
-  auto [it, fresh] = groups_.try_emplace(ranks, nullptr);
-  if (!fresh) return it->second;
+  auto [it, fresh] = groups_.try_emplace(ranks);
+  if (!fresh) return &it->second;
   absl::Status made =
-      FromC(vtable_->group_create(self_, ranks.data(), ranks.size(), 0, &it->second));
-  if (made.ok()) return it->second;
+      FromC(vtable_->group_create(self_, ranks.data(), ranks.size(), 0, &it->second.handle));
+  if (made.ok()) return &it->second;
   groups_.erase(it);
   return Annotate(made, StrCat("making the group of axis ", axis));
 }
@@ -187,15 +201,35 @@ absl::StatusOr<std::unique_ptr<CommOperation>> Communicator::Prepare(const Progr
   c.item_count = request.items.size();
   c.items = request.items.data();
   c.label = request.label.c_str();
-  CAPSTAN_ASSIGN_OR_RETURN(void* group, Group(axis));
+  CAPSTAN_ASSIGN_OR_RETURN(Joined * group, Group(axis));
   void* handle = nullptr;
   CAPSTAN_RETURN_IF_ERROR(
-      Annotate(FromC(vtable_->prepare(self_, group, &c, &handle)), request.label));
-  return std::make_unique<CommOperation>(this, handle);
+      Annotate(FromC(vtable_->prepare(self_, group->handle, &c, &handle)), request.label));
+  return std::make_unique<CommOperation>(this, handle,
+                                         &group->planned[static_cast<size_t>(c.operation)],
+                                         CommunicatedBytes(program, op));
+}
+
+absl::Status Communicator::CheckVolumes() const {
+  for (const auto& [ranks, group] : groups_) {
+    capstan_comm_progress progress{};
+    progress.struct_size = sizeof(progress);
+    CAPSTAN_RETURN_IF_ERROR(FromC(vtable_->poll(self_, group.handle, &progress)));
+    Volumes counted{};
+    std::copy_n(progress.bytes, counted.size(), counted.begin());
+    if (counted == Volumes{}) continue;  // the backend does not count
+    for (size_t i = 0; i < counted.size(); ++i) {
+      if (counted[i] == group.planned[i]) continue;
+      return BugError("rank ", rank_, ", group of ranks ", absl::StrJoin(ranks, ", "), ": ",
+                      group.planned[i], " bytes of communication ", i,
+                      " (CAPSTAN_COMM_*) were planned, and the backend finished ", counted[i]);
+    }
+  }
+  return absl::OkStatus();
 }
 
 void Communicator::Abort(const std::string& reason) {
-  for (const auto& [ranks, group] : groups_) vtable_->abort(self_, group, reason.c_str());
+  for (const auto& [ranks, group] : groups_) vtable_->abort(self_, group.handle, reason.c_str());
 }
 
 }  // namespace capstan

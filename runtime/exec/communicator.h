@@ -2,6 +2,7 @@
 // and messages, prepared once, started and waited for in the step loop.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <span>
@@ -22,7 +23,9 @@ class Communicator;
 // loop calls starts and waits as it calls kernels; `state` is the CommOperation.
 class CommOperation {
  public:
-  CommOperation(Communicator* owner, void* handle) : owner_(owner), handle_(handle) {}
+  // counted: where each start adds `bytes`.
+  CommOperation(Communicator* owner, void* handle, uint64_t* counted, uint64_t bytes)
+      : owner_(owner), handle_(handle), counted_(counted), bytes_(bytes) {}
   ~CommOperation();
   CommOperation(const CommOperation&) = delete;
   CommOperation& operator=(const CommOperation&) = delete;
@@ -33,6 +36,8 @@ class CommOperation {
  private:
   Communicator* owner_;
   void* handle_;
+  uint64_t* counted_;
+  uint64_t bytes_;
 };
 
 // [main thread]
@@ -58,24 +63,34 @@ class Communicator {
                                                          std::span<void* const> inputs,
                                                          std::span<void* const> outputs,
                                                          int microbatch);
+  // Checks that every group's backend has finished, by operation, the bytes that the Programs' launches
+  // so far were planned to move. Nothing may be in flight.
+  absl::Status CheckVolumes() const;
   // Every group gives up: waiting ranks return at once. [any thread]
   void Abort(const std::string& reason);
 
  private:
   friend class CommOperation;
+  using Volumes = std::array<uint64_t, CAPSTAN_COMM_OPERATIONS>;  // bytes by operation
+  struct Joined {
+    void* handle = nullptr;
+    Volumes planned{};  // of what was started
+  };
   Communicator() = default;
-  absl::StatusOr<void*> Group(const std::string& axis);
+  absl::StatusOr<Joined*> Group(const std::string& axis);
 
   const capstan_comm_v1* vtable_ = nullptr;
   void* self_ = nullptr;
   const Mesh* mesh_ = nullptr;
   int64_t rank_ = 0;
   double timeout_s_ = 0;
-  std::map<std::vector<int32_t>, void*> groups_;  // by members: axes of the same ranks share one
+  std::map<std::vector<int32_t>, Joined> groups_;  // by members: axes of the same ranks share one
 };
 
 // True for ops that the host executes through a Communicator.
 bool IsCommunication(const Op& op);
+// Bytes of the tensors a launch communicates, whole where ranks have parts.
+uint64_t CommunicatedBytes(const Program& program, const Op& op);
 // The channel of a message: cotangents have their own beside that of the values.
 int32_t ChannelOf(const Op& op);
 // True for ops that only say something about their operand: the output is the input's memory.

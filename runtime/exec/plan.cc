@@ -196,6 +196,7 @@ absl::Status MemoryPlan::FindLifetimes(const Program& program, PlannedProgram& p
       Instance instance;
       instance.bytes = Align(t.bytes());
       instance.first = instance.last = now;
+      instance.microbatch = launch.microbatch;
       instance.communication = IsCommunication(op);
       instance.backward = segment.starts_with("backward");
       found = static_cast<int>(plan.instances.size());
@@ -388,6 +389,9 @@ void MemoryPlan::Pack(const Program& program, PlannedProgram& plan) {
                    : i.backward      ? peak_.gradients_of_activations
                                      : peak_.activations;
     use += i.bytes;
+    if (&use == &peak_.activations && i.bytes > 0 && i.microbatch >= 0) {
+      peak_.by_microbatch[i.microbatch] += i.bytes;
+    }
   }
   peak_.padding = peak - std::max<int64_t>(best, 0);
   if (!plan.launches.empty()) {

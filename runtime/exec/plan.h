@@ -43,6 +43,8 @@ struct PlannedLaunch {
 struct ArenaPeak {
   int64_t activations = 0, gradients_of_activations = 0, communication = 0, workspace = 0,
           padding = 0;
+  // Of `activations`, what belongs to each microbatch in flight.
+  std::map<int, int64_t> by_microbatch;
   std::string at;  // the launch, "backward/0.3 linear_dw(...)"
 };
 
@@ -76,6 +78,7 @@ class MemoryPlan {
     int64_t bytes = 0;
     int first = 0, last = 0;  // launches
     int64_t offset = -1;
+    int microbatch = -1;
     bool workspace = false, communication = false, backward = false;
     bool named = false;  // the host reads it when all launches are done
   };

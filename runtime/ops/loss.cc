@@ -31,6 +31,10 @@ OpCost LinearLossCost(const InferContext& ctx) {
 OpCost LinearLossGradCost(const InferContext& ctx) {
   return Costs(ctx, 3 * LogitFlops(ctx) + kSoftmaxGrad * Logits(ctx));
 }
+// Input 5: logits that were kept.
+OpCost CutLossGradCost(const InferContext& ctx) {
+  return Costs(ctx, (ctx.has(5) ? 2 : 3) * LogitFlops(ctx) + kSoftmaxGrad * Logits(ctx));
+}
 
 absl::Status CheckVocab(InferContext& ctx) {
   const int64_t valid = ctx.attrs->Int("valid_vocab", 0);
@@ -75,8 +79,8 @@ VjpFn LossVjp(std::string kind, size_t count, std::vector<int> targets) {
   };
 }
 
-// The gradient skips the gathered statistics: each rank makes its own logits again and knows the
-// log-sum-exp over all ranks.
+// The gradient skips the gathered statistics: each rank has kept its own logits or makes them again,
+// and knows the log-sum-exp over all ranks.
 absl::Status MergeVjp(VjpContext& ctx) {
   Vjp v(ctx);
   CAPSTAN_RETURN_IF_ERROR(v.OnlyFirstOutput());
@@ -88,16 +92,17 @@ absl::Status MergeVjp(VjpContext& ctx) {
   }
   CAPSTAN_ASSIGN_OR_RETURN(TensorId scaled, ScaledCount(v, v.in(2)));
   Attrs attrs = v.Keep({"vocab_start", "valid_vocab"});
-  return v.Into("lce_grad", {v.in(3), v.in(4), v.in(1), v.out(1), scaled}, std::move(attrs),
-                {3, 4});
+  std::vector<TensorId> inputs = {v.in(3), v.in(4), v.in(1), v.out(1), scaled};
+  if (v.in(5) != kNone) inputs.push_back(v.in(5));
+  return v.Into("lce_grad", std::move(inputs), std::move(attrs), {3, 4});
 }
 
 absl::Status CheckMerge(InferContext& ctx) {
-  const bool both = ctx.has(3) == ctx.has(4);
+  const bool both = ctx.has(3) == ctx.has(4) && (ctx.has(3) || !ctx.has(5));
   if (both && (!ctx.has(3) || ctx.attrs->Has("vocab_start"))) return absl::OkStatus();
   return UsageError(ctx.op,
                     ": for a gradient give h, weight and the attribute vocab_start, as "
-                    "lce_stats has them; else leave all three out");
+                    "lce_stats has them, and the logits if they are kept; else leave all out");
 }
 
 std::vector<OpBuilder> WholeVocabulary() {
@@ -146,14 +151,19 @@ std::vector<OpBuilder> CutVocabulary() {
           .Varying("v")
           .Whole("k")
           .Cost(LinearLossCost),
+      OpBuilder("ce_stats", "logits f *v, targets i32 * -> stats w *s")
+          .Attrs("vocab_start! int, valid_vocab int")
+          .Size('s', kStats)
+          .Varying("v")
+          .Cost(PerInputElement(kSoftmax)),
       OpBuilder("lce_merge",
-                "stats w r*s, targets i32 *, count w ., h? f *k, weight? f vk "
+                "stats w r*s, targets i32 *, count w ., h? f *k, weight? f vk, logits? f *v "
                 "-> loss w ., lse w *")
           .Attrs("vocab_start int, valid_vocab int")
           .Size('s', kStats)
           .Sum("*")
           .Whole("rsk")
-          .Ignore({4})
+          .Ignore({4, 5})
           .Check(CheckMerge)
           .Vjp(MergeVjp)
           .Cost([](const InferContext& ctx) {
@@ -162,12 +172,13 @@ std::vector<OpBuilder> CutVocabulary() {
             return OpCost{3 * Count(ctx.inputs[0]), stats, out};
           }),
       OpBuilder("lce_grad",
-                "h f *k, weight f vk, targets i32 *, lse w *, count w . -> dh f *k, +dweight f vk")
+                "h f *k, weight f vk, targets i32 *, lse w *, count w ., logits? f *v "
+                "-> dh f *k, +dweight f vk")
           .Flags(0)
           .Attrs("vocab_start! int, valid_vocab int")
           .Sum("v*")
           .Whole("k")
-          .Cost(LinearLossGradCost),
+          .Cost(CutLossGradCost),
   };
 }
 

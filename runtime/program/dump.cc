@@ -67,8 +67,8 @@ std::string OpLine(const Program& program, OpId o) {
   const Op& op = program.op(o);
   std::vector<std::string> outputs;
   for (size_t j = 0; j < op.outputs.size(); ++j) outputs.push_back(OutputText(program, op, j));
-  std::string line =
-      StrCat("  ", absl::StrJoin(outputs, ", "), outputs.empty() ? "" : " = ", program.OpText(o));
+  std::string line = StrCat("  ", absl::StrJoin(outputs, ", "), outputs.empty() ? "" : " = ",
+                            program.OpText(o, op.inputs.size()));
   for (const auto& [name, value] : op.attrs.items()) {
     StrAppend(&line, "  ", name, "=", AttrText(value));
   }

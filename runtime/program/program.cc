@@ -159,13 +159,16 @@ std::vector<OpId> Program::Users(TensorId t) const {
   return users;
 }
 
-std::string Program::OpText(OpId o) const {
+std::string Program::OpText(OpId o, size_t most) const {
   if (o < 0 || o >= op_limit()) return StrCat("op ", o);
   const Op& op = ops_[o];
-  return StrCat(op.kind(), "(",
-                absl::StrJoin(op.inputs, ", ",
-                              [&](std::string* out, TensorId t) { StrAppend(out, TensorName(t)); }),
-                ")");
+  const size_t shown = std::min(most, op.inputs.size());
+  std::string text = StrCat(
+      op.kind(), "(",
+      absl::StrJoin(op.inputs.begin(), op.inputs.begin() + static_cast<ptrdiff_t>(shown), ", ",
+                    [&](std::string* out, TensorId t) { StrAppend(out, TensorName(t)); }));
+  if (shown < op.inputs.size()) StrAppend(&text, " and ", op.inputs.size() - shown, " more");
+  return StrCat(text, ")");
 }
 
 // ---- segments ----------------------------------------------------------------------------------

@@ -97,8 +97,9 @@ class Program {
   std::vector<OpId> Users(TensorId t) const;
   bool IsRead(TensorId t) const {
     return TensorAlive(t) && !readers_[t].empty();
-  }                                  // cheaper than Users
-  std::string OpText(OpId o) const;  // "linear(%7, @h.0.q.weight)"
+  }  // cheaper than Users
+  // "linear(%7, @h.0.q.weight)"; of lists longer than `most` the first: "all_reduce(@a, @b and 9 more)".
+  std::string OpText(OpId o, size_t most = 6) const;
 
   // ---- segments and schedule
   const std::vector<Segment>& segments() const { return segments_; }

@@ -299,7 +299,8 @@ class Composer {
     }
     for (const auto& [axis, count] : partial) {
       if (count == 0) continue;
-      return UsageError("gradients of ", count, " parameters are partial over ", axis,
+      return UsageError("gradients of ", count, count == 1 ? " parameter are" : " parameters are",
+                        " partial over ", axis,
                         "; add a strategy that reduces them (dp, zero1, zero2, zero3, fsdp)");
     }
     return absl::OkStatus();
@@ -381,11 +382,6 @@ class Composer {
     return program_->op(zero).outputs[0];
   }
 
-  // The name a parameter is known by, also where only a part of it (a view) is updated.
-  std::string LogicalName(const Tensor& t) const {
-    return t.view_of == kNone ? t.name : LogicalName(program_->tensor(t.view_of));
-  }
-
   const UpdateGroup& GroupOf(const std::string& parameter) const {
     for (const UpdateGroup& group : in_.optimizers) {
       for (const std::string& pattern : group.match) {
@@ -423,7 +419,7 @@ class Composer {
 
   absl::Status UpdateOne(TensorId gradient) {
     const Tensor parameter = program_->tensor(program_->tensor(gradient).of);
-    const std::string name = LogicalName(parameter);
+    const std::string name = ParameterName(*program_, parameter.id);
     const UpdateGroup& group = GroupOf(name);
     const capstan_optimizer_v1* optimizer = group.optimizer.vtable;
     TensorView view;
@@ -505,6 +501,11 @@ std::vector<TensorId> UpdatedGradients(const Program& program) {
   }
   std::erase_if(all, [&](TensorId t) { return divided.contains(t); });
   return all;
+}
+
+std::string ParameterName(const Program& program, TensorId t) {
+  while (program.tensor(t).view_of != kNone) t = program.tensor(t).view_of;
+  return program.tensor(t).name;
 }
 
 absl::StatusOr<std::vector<std::string>> PhaseOrder(const Ingredients& in) {

@@ -91,6 +91,8 @@ absl::StatusOr<std::unique_ptr<Program>> ComposeGenerate(const Ingredients& in, 
 // What the gradient phase left to update from: of each parameter, or of a part of it, the gradient;
 // where parts (views) were made of a gradient, those in its place. A bucket belongs to no parameter.
 std::vector<TensorId> UpdatedGradients(const Program& program);
+// The name a parameter is known by, also where `t` is only a part of it (a view).
+std::string ParameterName(const Program& program, TensorId t);
 
 // The phases of a run in order, those of strategies included.
 absl::StatusOr<std::vector<std::string>> PhaseOrder(const Ingredients& in);

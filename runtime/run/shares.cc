@@ -23,6 +23,7 @@ absl::StatusOr<Shares> ShareOut(const Ranks& ranks, std::string_view name,
   CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.Exchange(name, list.dump()));
   Shares shares;
   std::map<std::pair<std::string, std::string>, StoredTensor> tensors;
+  std::map<std::pair<std::string, std::string>, int64_t> held;  // elements, of any rank
   for (int r = 0; r < static_cast<int>(all.size()); ++r) {
     const auto items = nlohmann::json::parse(all[r], nullptr, false);
     if (!items.is_array()) return BugError("rank ", r, " gave no list of tensors");
@@ -38,13 +39,22 @@ absl::StatusOr<Shares> ShareOut(const Ranks& ranks, std::string_view name,
                         " elsewhere; every part of it must say the same");
       }
       StoredSlice slice{tensor.name, tensor.group, tensor.shape, item[4], item[5], false};
-      Shares::Share& share =
-          shares.by_slice.try_emplace(Shares::SliceKey(slice), Shares::Share{0, 0}).first->second;
+      const auto [place, unseen] =
+          shares.by_slice.try_emplace(Shares::SliceKey(slice), Shares::Share{0, 0});
+      Shares::Share& share = place->second;
+      if (unseen) held[{tensor.group, tensor.name}] += ElementCount(slice.extent);
       if (r == ranks.rank()) share.index = share.count;
       ++share.count;
     }
   }
-  for (auto& [key, tensor] : tensors) shares.tensors.push_back(std::move(tensor));
+  for (auto& [key, tensor] : tensors) {
+    if (held[key] < ElementCount(tensor.shape)) {
+      return BugError("stored tensor '", tensor.name, "' of shape ", ShapeString(tensor.shape),
+                      " has ", ElementCount(tensor.shape), " elements, and the ", all.size(),
+                      " ranks together hold ", held[key]);
+    }
+    shares.tensors.push_back(std::move(tensor));
+  }
   return shares;
 }
 

@@ -38,7 +38,8 @@ struct Shares {
   Share Of(const StoredSlice& slice) const;
 };
 
-// Each rank gives the slices it holds. Refuses two that say different things of one stored tensor.
+// Each rank gives the slices it holds. Refuses two that say different things of one stored tensor, and
+// a tensor of which all ranks together do not hold every element.
 absl::StatusOr<Shares> ShareOut(const Ranks& ranks, std::string_view name,
                                 const std::vector<std::pair<StoredSlice, DType>>& mine);
 

@@ -26,20 +26,13 @@ bool Saved(const Tensor& t) {
   return t.kind == CAPSTAN_STATE && t.role != "metric" && t.role != "cache";
 }
 
-// The name of the parameter that a gradient, or a part of one, belongs to.
-std::string ParameterOf(const Program& program, const Tensor& gradient) {
-  TensorId id = gradient.of;
-  while (program.tensor(id).view_of != kNone) id = program.tensor(id).view_of;
-  return program.tensor(id).name;
-}
-
 // In a snapshot every tensor keeps the Program's own name and orientation.
 StoredSlice SnapshotSlice(const Program& program, const Tensor& t) {
   StoredSlice s;
   s.group = t.kind == CAPSTAN_PARAMETER  ? kSnapshotParameters
             : t.kind == CAPSTAN_GRADIENT ? kSnapshotGradients
                                          : kOptimizerGroup;
-  s.name = t.kind == CAPSTAN_GRADIENT ? ParameterOf(program, t) + ".grad" : t.name;
+  s.name = t.kind == CAPSTAN_GRADIENT ? ParameterName(program, t.of) + ".grad" : t.name;
   s.shape = t.global_shape;
   s.start = t.slice_start;
   s.extent = t.shape();
@@ -218,9 +211,11 @@ struct Placed {
   StoredSlice slice;
 };
 
-absl::Status WriteBundle(const Store& store, const Ranks& ranks, const std::string& path,
-                         const Program& program, Storage& storage, const std::vector<Placed>& list,
-                         const std::vector<NamedText>& texts) {
+// Bytes of the tensors written, by all ranks together.
+absl::StatusOr<int64_t> WriteBundle(const Store& store, const Ranks& ranks, const std::string& path,
+                                    const Program& program, Storage& storage,
+                                    const std::vector<Placed>& list,
+                                    const std::vector<NamedText>& texts) {
   std::vector<std::pair<StoredSlice, DType>> mine;
   for (const Placed& p : list) mine.emplace_back(p.slice, program.tensor(p.id).dtype());
   CAPSTAN_ASSIGN_OR_RETURN(const Shares shares, ShareOut(ranks, "checkpoint shares", mine));
@@ -234,7 +229,10 @@ absl::Status WriteBundle(const Store& store, const Ranks& ranks, const std::stri
     }
     return absl::OkStatus();
   };
-  return Annotate(job.End(write(), texts), StrCat("writing ", path));
+  CAPSTAN_RETURN_IF_ERROR(Annotate(job.End(write(), texts), StrCat("writing ", path)));
+  int64_t bytes = 0;
+  for (const StoredTensor& t : shares.tensors) bytes += ElementCount(t.shape) * DTypeBytes(t.dtype);
+  return bytes;
 }
 
 std::vector<Placed> PublishedPlaces(const Program& program, bool parameters_only) {
@@ -509,9 +507,9 @@ std::string CheckpointPath(const std::string& directory, int64_t step) {
   return absl::StrFormat("%s/%s%08d", directory, kCheckpointPrefix, step);
 }
 
-absl::Status SaveCheckpoint(const Store& store, const Ranks& ranks, const std::string& directory,
-                            const Program& program, Storage& storage, const CheckpointInfo& info,
-                            int64_t keep) {
+absl::StatusOr<int64_t> SaveCheckpoint(const Store& store, const Ranks& ranks,
+                                       const std::string& directory, const Program& program,
+                                       Storage& storage, const CheckpointInfo& info, int64_t keep) {
   nlohmann::ordered_json manifest;
   manifest["format"] = 1;
   manifest["step"] = info.step;
@@ -519,17 +517,18 @@ absl::Status SaveCheckpoint(const Store& store, const Ranks& ranks, const std::s
   manifest["seed"] = info.seed;
   manifest["ops"] = OpVersions(program);
   const std::string path = CheckpointPath(directory, info.step);
-  CAPSTAN_RETURN_IF_ERROR(WriteBundle(store, ranks, path, program, storage,
-                                      PublishedPlaces(program, false),
-                                      {{"config.json", info.model_config_json},
-                                       {"config.toml", info.config_toml},
-                                       {kManifest, manifest.dump(1) + "\n"}}));
-  if (keep <= 0 || !ranks.lead()) return absl::OkStatus();
+  CAPSTAN_ASSIGN_OR_RETURN(
+      const int64_t bytes,
+      WriteBundle(store, ranks, path, program, storage, PublishedPlaces(program, false),
+                  {{"config.json", info.model_config_json},
+                   {"config.toml", info.config_toml},
+                   {kManifest, manifest.dump(1) + "\n"}}));
+  if (keep <= 0 || !ranks.lead()) return bytes;
   CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> names, CheckpointNames(store, directory));
   for (size_t i = 0; i + keep < names.size(); ++i) {
     CAPSTAN_RETURN_IF_ERROR(store->remove(store.self(), StrCat(directory, "/", names[i]).c_str()));
   }
-  return absl::OkStatus();
+  return bytes;
 }
 
 absl::Status SaveSnapshot(const Store& store, const Ranks& ranks, const std::string& path,
@@ -542,7 +541,7 @@ absl::Status SaveSnapshot(const Store& store, const Ranks& ranks, const std::str
   for (TensorId id : UpdatedGradients(program)) {
     list.push_back({id, SnapshotSlice(program, program.tensor(id))});
   }
-  return WriteBundle(store, ranks, path, program, storage, list, texts);
+  return WriteBundle(store, ranks, path, program, storage, list, texts).status();
 }
 
 absl::StatusOr<std::string> NewestCheckpoint(const Store& store, const std::string& directory) {
@@ -592,7 +591,8 @@ absl::StatusOr<std::string> ReadBundleText(const Store& store, const std::string
 absl::Status ExportWeights(const Store& store, const std::string& folder, const Program& program,
                            Storage& storage, const std::string& model_config_json) {
   return WriteBundle(store, Ranks(), folder, program, storage, PublishedPlaces(program, true),
-                     {{"config.json", model_config_json}});
+                     {{"config.json", model_config_json}})
+      .status();
 }
 
 }  // namespace capstan

@@ -1,30 +1,38 @@
 """GPT-2 124M training steps, Capstan and PyTorch in turns on the same machine and thread count.
 
-    compare_pytorch.py CAPSTAN [--rounds 3] [--steps 3] [--threads 2] [--compile] [--config gpt2-124m]
+    compare_pytorch.py CAPSTAN [--rounds 3] [--steps 3] [--threads 2] [--length 1024] [--compile] [--ranks 1]
 
-Run it with an interpreter that has torch. PyTorch gets its best: attention fused
+Run it with an interpreter that has torch. With --ranks N both train data-parallel, N processes of --threads
+each, with the same global batch: Capstan by `dp` over shm, PyTorch by DistributedDataParallel over gloo. PyTorch gets its best: attention fused
 (scaled_dot_product_attention), fused AdamW, malloc told to keep and use huge pages, OPENBLAS_* unset. Every
-run is a process of its own; its first step is left out. Prints tokens/s and peak resident memory of each
-round, and the ratios of the medians.
+run is a process (or N) of its own; its first step is left out. Prints tokens/s and peak resident memory of
+the largest process of each round, and the ratios of the medians.
 """
 import argparse
 import json
 import os
 import random
 import resource
+import socket
 import statistics
 import struct
 import subprocess
 import sys
 import tempfile
 
-BATCH, LENGTH, VOCABULARY = 4, 1024, 50257
+BATCH, VOCABULARY = 4, 50257
 MALLOC = ("glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=17179869184:glibc.malloc.trim_threshold=34359738368:"
           "glibc.malloc.top_pad=268435456:glibc.malloc.arena_max=1")
 
+PEAK_OF_CHILDREN = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+"""
 
-def torch_steps(steps, threads, compiled):
-    """In a child process: prints seconds of each step and the peak resident bytes as JSON."""
+
+def torch_steps(steps, threads, length, compiled):
+    """In a child process, one of WORLD_SIZE: prints seconds of each step and the peak resident bytes as JSON."""
     import time
 
     import torch
@@ -52,7 +60,7 @@ def torch_steps(steps, threads, compiled):
     class GPT2(nn.Module):
         def __init__(self):
             super().__init__()
-            self.wte, self.wpe = nn.Embedding(VOCABULARY, width), nn.Embedding(LENGTH, width)
+            self.wte, self.wpe = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
             self.blocks = nn.ModuleList(Block() for _ in range(layers))
             self.norm = nn.LayerNorm(width)
 
@@ -66,7 +74,12 @@ def torch_steps(steps, threads, compiled):
     model = GPT2()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     forward = torch.compile(model) if compiled else model
-    rows = torch.randint(VOCABULARY, (BATCH, LENGTH + 1))
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo")
+        forward = nn.parallel.DistributedDataParallel(forward, gradient_as_bucket_view=True)
+        torch.manual_seed(torch.distributed.get_rank())
+    rows = torch.randint(VOCABULARY, (BATCH // ranks, length + 1))
     seconds = []
     for _ in range(steps + 1):
         begin = time.perf_counter()
@@ -76,6 +89,8 @@ def torch_steps(steps, threads, compiled):
         optimizer.step()
         seconds.append(time.perf_counter() - begin)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if ranks > 1:
+        torch.distributed.destroy_process_group()
     print(json.dumps({"seconds": seconds[1:], "peak": peak}))
 
 
@@ -83,10 +98,20 @@ def run_torch(arguments, compiled):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
     environment["GLIBC_TUNABLES"] = MALLOC
     environment["OMP_NUM_THREADS"] = str(arguments.threads)
-    command = [sys.executable, __file__, "--torch-child", str(arguments.steps), str(arguments.threads), str(int(compiled))]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
-    result = json.loads(done.stdout.decode().strip().splitlines()[-1])
-    return BATCH * LENGTH / statistics.median(result["seconds"]), result["peak"]
+    command = [sys.executable, __file__, "--torch-child", str(arguments.steps), str(arguments.threads),
+               str(arguments.length), str(int(compiled))]
+    if arguments.ranks > 1:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]),
+                               WORLD_SIZE=str(arguments.ranks))
+    children = [subprocess.Popen(command, env=dict(environment, RANK=str(r)), stdout=subprocess.PIPE)
+                for r in range(arguments.ranks)]
+    outputs = [child.communicate()[0] for child in children]
+    if any(child.returncode != 0 for child in children):
+        sys.exit("PyTorch: a process failed")
+    results = [json.loads(output.decode().strip().splitlines()[-1]) for output in outputs]
+    return (BATCH * arguments.length / statistics.median(results[0]["seconds"]), max(r["peak"] for r in results))
 
 
 def run_capstan(arguments, folder):
@@ -106,15 +131,15 @@ layers = 12
 width = 768
 heads = 12
 vocabulary = {VOCABULARY}
-max_sequence = {LENGTH}
+max_sequence = {arguments.length}
 [data]
 plugin = "tokens"
-sequence_length = {LENGTH}
+sequence_length = {arguments.length}
 [[data.source]]
 path = "tokens.bin"
 format = "raw_u16"
 [batch]
-micro = {BATCH}
+micro = {BATCH // arguments.ranks}
 global = {BATCH}
 [optimizer]
 plugin = "adamw"
@@ -122,20 +147,21 @@ lr = 1e-4
 betas = [0.9, 0.95]
 clip_norm = 1.0
 """)
+        if arguments.ranks > 1:
+            file.write(f'[mesh]\ndp = {arguments.ranks}\n[[strategy]]\nplugin = "dp"\n[comm]\nplugin = "shm"\n')
     with open(os.path.join(folder, "tokens.bin"), "wb") as file:
-        count = 40 * LENGTH
+        count = 40 * arguments.length
         file.write(struct.pack(f"<{count}H", *[random.randrange(VOCABULARY) for _ in range(count)]))
     plan = json.loads(subprocess.run([arguments.capstan, "plan", path, "--json"], stdout=subprocess.PIPE, check=True).stdout)
-    process = subprocess.Popen([arguments.capstan, "train", path], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        sys.exit(f"capstan train: exit code {process.returncode}")
+    command = [arguments.capstan, "train", path] + (["--ranks", str(arguments.ranks)] if arguments.ranks > 1 else [])
+    # In a process between, so that the peak is that of this run's processes, whichever is the largest.
+    measured = subprocess.run([sys.executable, "-c", PEAK_OF_CHILDREN, *command], stdout=subprocess.PIPE, check=True)
+    peak = int(measured.stdout.decode().strip().splitlines()[-1])
     runs = sorted((d for d in os.listdir(folder) if d.startswith("run-")),
                   key=lambda d: os.path.getmtime(os.path.join(folder, d)))
     with open(os.path.join(folder, runs[-1], "metrics.jsonl")) as file:
         rates = [json.loads(line)["tokens_per_s"] for line in file][1:]
-    return statistics.median(rates), usage.ru_maxrss * 1024, plan["memory"]["total_bytes"]
+    return statistics.median(rates), peak, plan["memory"]["total_bytes"]
 
 
 def main():
@@ -144,6 +170,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="also torch.compile")
     arguments = parser.parse_args()
     rates = {"capstan": [], "eager": [], "compile": []}
@@ -165,6 +193,6 @@ def main():
 
 if __name__ == "__main__":
     if len(sys.argv) > 1 and sys.argv[1] == "--torch-child":
-        torch_steps(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")
+        torch_steps(int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "1")
     else:
         main()

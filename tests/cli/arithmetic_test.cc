@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "runtime/cli/memory_arithmetic.h"
-#include "runtime/cli/plan_format.h"
 #include "runtime/cli/plan_gpus.h"
+#include "runtime/run/figures.h"
 #include "runtime/status.h"
 
 namespace capstan {

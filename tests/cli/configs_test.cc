@@ -48,8 +48,9 @@ INSTANTIATE_TEST_SUITE_P(All, Configs, testing::ValuesIn(kPublished), NameOf);
 
 TEST(ConfigsFolder, EveryFilePlansAsItStands) {
   int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(ConfigPath(""))) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(ConfigPath(""))) {
     if (entry.path().extension() != ".toml") continue;
+    if (entry.path().parent_path().filename() == "include") continue;  // parts of others
     const Outcome o = Capstan({"plan", entry.path().string()});
     EXPECT_EQ(o.exit_code, 0) << entry.path() << ": " << o.err;
     ++files;

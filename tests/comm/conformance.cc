@@ -345,6 +345,21 @@ class Suite {
       fail(sdk::text("three barriers moved poll from ", before.started, "/", before.finished,
                      " to ", after.started, "/", after.finished));
     }
+    place_.clear();
+    CollectiveCase reduced(Collective{CAPSTAN_COMM_ALL_REDUCE, 0, sdk::kF32, {300}}, group.ranks(),
+                           group.index(), place_);
+    Prepared operation(group, reduced.request());
+    reduced.fill(0);
+    operation.run();
+    expect(reduced.check(0), group);
+    ++report_.operations;
+    sdk::check(backend_.comm.poll(backend_.self, group.handle(), &before));
+    if (before.bytes[CAPSTAN_COMM_ALL_REDUCE] != after.bytes[CAPSTAN_COMM_ALL_REDUCE] + 1200) {
+      fail(sdk::text("an all-reduce of 300 f32 moved the bytes that poll tells from ",
+                     after.bytes[CAPSTAN_COMM_ALL_REDUCE], " to ",
+                     before.bytes[CAPSTAN_COMM_ALL_REDUCE]));
+    }
+    barrier(group);  // others may not have read yet, and the group may be destroyed next
     if (after.waiting_for != -1) fail(sdk::text("an idle group waits for ", after.waiting_for));
   }
 

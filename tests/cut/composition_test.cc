@@ -1,5 +1,8 @@
 // Every way of cutting a model is the same training as one rank: losses, gradient norms, gradients,
 // parameters and optimizer states within 1e-5 a step in fp32, by `capstan verify`, a test a mesh.
+#include <filesystem>
+
+#include "runtime/strings.h"
 #include "tests/cut/cut_fixture.h"
 
 namespace capstan::cut_test {
@@ -14,6 +17,8 @@ const Composition kCompositions[] = {
     {kGpt2Uneven, "tp=2", "tp", ""},
     {kGpt2Uneven, "tp=3", "tp sp", "model.dropout=0.1"},
     {kGpt2Uneven, "tp=5", "tp sp", "batch.micro=2"},
+    {kGpt2Uneven, "tp=3", "tp:keep_logits=true sp", "model.dropout=0.1"},
+    {kLlama, "tp=2 pp=2", "tp:keep_logits=true pp recompute:policy=full", ""},
     {kLlama, "tp=2", "tp", ""},
     {kLlama, "tp=4", "tp sp", ""},
     {kLlama, "tp=4", "tp", "model.kv_heads=1"},
@@ -84,14 +89,36 @@ TEST_P(Composed, IsTheTrainingOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(Meshes, Composed, testing::ValuesIn(kCompositions),
                          [](const auto& info) { return NameOf(info.param); });
 
+// The configurations of configs/ranks, at a size that is soon done. MPI starts its ranks itself.
+TEST_F(Cut, TheConfigurationsOfTheFolderAreTheTrainingOfOneRank) {
+  MakeData();
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(cli_test::ConfigPath("ranks"))) {
+    const std::string name = entry.path().stem().string();
+    if (name == "mpi" || name == "gloo") continue;
+    std::vector<std::string> arguments = {"verify", entry.path().string(), "--steps", "2"};
+    for (const std::string& setting :
+         {StrCat("data.source.0.path=", folder_ / "data/*"), std::string("data.validation.every=0"),
+          std::string("data.sequence_length=16"), std::string("model.max_sequence=16"),
+          std::string("model.width=32"), std::string("model.heads=4"),
+          std::string("model.layers=4"), std::string("device.threads=1")}) {
+      arguments.insert(arguments.end(), {"--set", setting});
+    }
+    const Outcome verified = Capstan(arguments);
+    EXPECT_EQ(verified.exit_code, 0) << name << ": " << verified.out << verified.err;
+    ++files;
+  }
+  EXPECT_GE(files, 9);
+}
+
 // A schedule of one's own: ZB-H1's weight gradients, all at the end.
 TEST_F(Cut, AScheduleFileIsTheTrainingOfOneRank) {
   MakeData();
   const std::string path = folder_.Write("steps.txt",
                                          "F0 F1 B0 F2 B1 F3 B2 B3 W0 W1 W2 W3  # the first stage\n"
                                          "F0 B0 F1 B1 F2 B2 F3 B3 W0 W1 W2 W3\n");
-  const Outcome verified =
-      Command("verify", {kGpt2, "pp=2", "pp:schedule=" + path, "batch.micro=2"}, {"--steps", "2"});
+  const Outcome verified = Command(
+      "verify", {kGpt2, "pp=2", "pp:schedule_file=" + path, "batch.micro=2"}, {"--steps", "2"});
   EXPECT_EQ(verified.exit_code, 0) << verified.out << verified.err;
 }
 

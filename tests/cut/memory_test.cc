@@ -79,6 +79,17 @@ TEST_F(ActivationMemory, SequenceParallelismCutsTheRest) {
   }
 }
 
+// The logits of this rank's words, where they are kept for the loss's gradient.
+TEST_F(ActivationMemory, KeptLogitsAreInTheLedger) {
+  constexpr int64_t kWords = 128;
+  for (const int64_t t : {2, 4}) {
+    const auto at = [&](const std::string& strategies) {
+      return Activations(StrCat("tp=", t), strategies, 0, 1, "batch.global=2");
+    };
+    EXPECT_EQ(at("tp:keep_logits=true") - at("tp"), 4 * kTokens * kWords / t) << t;
+  }
+}
+
 // 2 s b h of theirs: the layer's input alone.
 TEST_F(ActivationMemory, FullRecomputationKeepsTheInput) {
   EXPECT_EQ(LayerOf("", "recompute:policy=full"), 4 * kTokens * kWidth);
@@ -92,6 +103,32 @@ TEST_F(ActivationMemory, AStageKeepsItsMicrobatchesInFlight) {
   for (int64_t stage = 0; stage < 4; ++stage) {
     EXPECT_EQ(LayerOfStage(4, 1, "1f1b", stage), (4 - stage) * layer) << stage;
     EXPECT_EQ(LayerOfStage(4, 1, "gpipe", stage), 8 * layer) << stage;
+  }
+}
+
+// The plan names them: warm-up keeps p - s microbatches of equal size, but for what the peak's own launch
+// has not yet made or has already let go.
+TEST_F(ActivationMemory, ThePlanNamesMicrobatchesInFlight) {
+  const std::string model =
+      StrCat("plugin = \"gpt2\"\nlayers = 4\nwidth = ", kWidth, "\nheads = ", kHeads,
+             "\nvocabulary = 128\nmax_sequence = ", kSequence, "\n");
+  for (int64_t stage = 0; stage < 4; ++stage) {
+    const auto composed = Compose({model.c_str(), "pp=4", "pp",
+                                   StrCat("data.sequence_length=", kSequence,
+                                          " batch.micro=", kMicroBatch, " batch.global=16")},
+                                  stage, 0);
+    ASSERT_NE(composed, nullptr);
+    const ArenaPeak& peak = composed->plan().arena_peak();
+    EXPECT_EQ(peak.by_microbatch.size(), static_cast<size_t>(4 - stage));
+    int64_t sum = 0;
+    for (const auto& [microbatch, bytes] : peak.by_microbatch) {
+      // A layer's input that was received counts as communication.
+      const int64_t received = stage > 0 ? 4 * kTokens * kWidth : 0;
+      EXPECT_GE(bytes, LayerBytes(4, 12, 1) - received)
+          << "stage " << stage << ", microbatch " << microbatch;
+      sum += bytes;
+    }
+    EXPECT_EQ(sum, peak.activations);
   }
 }
 

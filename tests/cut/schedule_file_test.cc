@@ -19,7 +19,7 @@ class ScheduleFile : public testing::Test {
 
   std::unique_ptr<pp::Schedule> Read(const std::string& text) {
     std::ofstream(path_) << text;
-    return pp::make_schedule(path_);
+    return std::make_unique<pp::FromFile>(path_);
   }
 
   // What reading the text, or asking it for all stages' steps, throws; "" when nothing.
@@ -127,7 +127,16 @@ TEST_F(ScheduleFile, OtherThanOneLineAStageIsRefused) {
   EXPECT_THAT(Refusal("", kTwoByTwo), HasSubstr("0 lines"));
 }
 
-TEST_F(ScheduleFile, AFileThatIsNotThereIsRefusedWithTheNames) {
+TEST_F(ScheduleFile, AFileThatIsNotThereIsNamed) {
+  try {
+    pp::FromFile("/no/such/steps.txt");
+    FAIL() << "it was read";
+  } catch (const sdk::Error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("/no/such/steps.txt"), HasSubstr("schedule_file")));
+  }
+}
+
+TEST(Schedules, AnUnknownNameIsRefusedWithTheKnownOnes) {
   try {
     pp::make_schedule("1f2b");
     FAIL() << "1f2b was taken";

@@ -123,7 +123,7 @@ TEST_F(TensorParallel, ReplicatedParametersAreSummedWhereTheirPlacementSaysSo) {
 
 TEST_F(TensorParallel, NoRankEverHoldsAllLogits) {
   for (const char* model : {kGpt2, kGpt2Uneven, kLlama, kLlamaUneven}) {
-    for (const char* strategies : {"tp", "tp sp"}) {
+    for (const char* strategies : {"tp", "tp sp", "tp:keep_logits=true"}) {
       const auto rank = Compose({model, "tp=2", strategies, ""}, 0, 0);
       ASSERT_NE(rank, nullptr);
       const Program& program = rank->program();

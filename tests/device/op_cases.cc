@@ -425,16 +425,37 @@ void add_losses(Table& t) {
     }
     return cases;
   };
+  t["ce_stats"] = [](const Sizes& s, Random& r) -> Cases {
+    Cases cases;
+    for (const int64_t valid : {int64_t{0}, 2 * s.V - 1}) {
+      cases.push_back({{"ce_stats",
+                        {r.f({s.B, s.T, s.V}, -5, 5), r.ids({s.B, s.T}, -1, 2 * s.V - 2)},
+                        {{"vocab_start", s.V}, {"valid_vocab", valid}},
+                        {like({s.B, s.T, 3})}},
+                       {kWrite},
+                       false,
+                       false,
+                       1e-5});
+    }
+    return cases;
+  };
   t["lce_merge"] = [](const Sizes& s, Random& r) -> Cases {
     const Array targets = r.ids({s.B, s.T}, -1, 5), stats = r.f({3, s.B, s.T, 3}, 0.5, 4);
     const std::vector<Array> out = {like({1}), like({s.B, s.T})};
-    return {{{"lce_merge", {stats, targets, scalar(11)}, {}, out}, {kWrite, kWrite}, true},
-            {{"lce_merge",
-              {stats, targets, scalar(11), r.f({s.B, s.T, s.K}), r.f({s.V, s.K})},
-              {{"vocab_start", 0}},
-              out},
-             {kWrite, kWrite},
-             true}};
+    return {
+        {{"lce_merge", {stats, targets, scalar(11)}, {}, out}, {kWrite, kWrite}, true},
+        {{"lce_merge",
+          {stats, targets, scalar(11), r.f({s.B, s.T, s.K}), r.f({s.V, s.K})},
+          {{"vocab_start", 0}},
+          out},
+         {kWrite, kWrite},
+         true},
+        {{"lce_merge",
+          {stats, targets, scalar(11), r.f({s.B, s.T, s.K}), r.f({s.V, s.K}), r.f({s.B, s.T, s.V})},
+          {{"vocab_start", 0}},
+          out},
+         {kWrite, kWrite},
+         true}};
   };
   t["lce_grad"] = [](const Sizes& s, Random& r) -> Cases {
     Cases cases;
@@ -448,6 +469,9 @@ void add_losses(Table& t) {
                        true,
                        false,
                        1e-5});
+      OpCase kept = cases.back();
+      kept.call.inputs.push_back(r.f({s.B, s.T, s.V}, -2, 2));
+      cases.push_back(std::move(kept));
     }
     return cases;
   };

@@ -214,10 +214,30 @@ TEST_P(VocabularyCut, ShardsGiveTheLossAndGradientsOfTheWhole) {
   EXPECT_NEAR(loss, expected, 2e-6 * std::abs(expected));
   std::vector<float> dh(c.M * c.K, 0.0f), part(c.M * c.K, 7.0f);
   for (std::int64_t r = 0; r < R; ++r) {
-    cpu::lce_grad(shard(r), data.h.data(), data.w.data() + r * rows * c.K, data.targets.data(),
-                  lse.data(), &kWeight, &kScale, false, part.data(), dw.data() + r * rows * c.K,
-                  workspace.get());
+    const float* shard_weight = data.w.data() + r * rows * c.K;
+    float* shard_dw = dw.data() + r * rows * c.K;
+    cpu::lce_grad(shard(r), data.h.data(), shard_weight, data.targets.data(), lse.data(), &kWeight,
+                  &kScale, nullptr, false, part.data(), shard_dw, workspace.get());
     for (std::size_t i = 0; i < dh.size(); ++i) dh[i] += part[i];
+
+    // With the logits kept.
+    std::vector<float> logits(c.M * rows), stats_kept(c.M * 3, 7.0f), dh_kept(part.size(), 7.0f),
+        dw_kept(rows * c.K, 7.0f);
+    reference::linear<float>(c.M, rows, c.K, data.h.data(), shard_weight, nullptr, logits.data());
+    cpu::ce_stats(shard(r), logits.data(), data.targets.data(), stats_kept.data());
+    for (std::int64_t i = 0; i < c.M * 3; ++i) {
+      const float expected_stat = stats[r * c.M * 3 + i];
+      if (std::isinf(expected_stat)) {
+        EXPECT_EQ(stats_kept[i], expected_stat);
+      } else {
+        EXPECT_NEAR(stats_kept[i], expected_stat, 1e-5 * std::max(1.0f, std::abs(expected_stat)));
+      }
+    }
+    cpu::lce_grad(shard(r), data.h.data(), shard_weight, data.targets.data(), lse.data(), &kWeight,
+                  &kScale, logits.data(), false, dh_kept.data(), dw_kept.data(), workspace.get());
+    expect_close(dh_kept, widen(part), 5e-6, "dh of kept logits");
+    expect_close(dw_kept, widen(std::vector<float>(shard_dw, shard_dw + rows * c.K)), 5e-6,
+                 "dw of kept logits");
   }
   expect_close(dh, dh_ref, 5e-6, "dh");
   expect_close(dw, dw_ref, 5e-6, "dw");

@@ -74,6 +74,7 @@ const std::set<std::string>& NotDifferentiable() {
                                             "attention_cached",
                                             "cache_write",
                                             "select_position",
+                                            "ce_stats",
                                             "lce_stats",
                                             "accumulate",
                                             "reduce_max",

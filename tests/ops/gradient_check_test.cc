@@ -250,6 +250,19 @@ void LossCases(std::vector<GradientCase>& cases) {
         const TensorId all = w.Op("reshape", {stats}, {{"shape", shape}})[0];
         finish(w, w.Op("lce_merge", {all, targets, count, hidden, head}, attrs)[0]);
       });
+      AddCase(cases, "lce_merge_kept_" + at, [=](GradientWorld& w) {
+        const TensorId targets = w.Ids("targets", z.lead, -1, vocabulary),
+                       count = w.Fixed("count", {1}, 3, 4);
+        const TensorId hidden = w.P("h", h), head = w.P("w", {z.v, z.k});
+        const Attrs attrs{{"vocab_start", int64_t{0}}, {"valid_vocab", z.valid}};
+        const TensorId kept = w.Op("linear", {hidden, head}, {})[0];
+        const TensorId stats = w.Op("ce_stats", {kept, targets}, attrs)[0];
+        Dims shape = z.lead;
+        shape.insert(shape.begin(), 1);
+        shape.push_back(3);
+        const TensorId all = w.Op("reshape", {stats}, {{"shape", shape}})[0];
+        finish(w, w.Op("lce_merge", {all, targets, count, hidden, head, kept}, attrs)[0]);
+      });
     }
   }
 }

@@ -67,17 +67,16 @@ T linear_cross_entropy(std::int64_t M, std::int64_t K, std::int64_t V, std::int6
   return loss;
 }
 
-// stats [M, 3] of the shard of the vocabulary that starts at vocab_start and has `valid` rows.
+// stats [M, 3] of logits [M, V] of the shard of the vocabulary that starts at vocab_start, of which
+// columns [0, valid) count.
 template <typename T>
-void lce_stats(std::int64_t M, std::int64_t K, std::int64_t valid, std::int64_t vocab_start,
-               const T* h, const T* weight, const std::int32_t* targets, T* stats) {
-  std::vector<T> logits(static_cast<std::size_t>(M * valid));
-  linear<T>(M, valid, K, h, weight, nullptr, logits.data());
+void ce_stats(std::int64_t M, std::int64_t V, std::int64_t valid, std::int64_t vocab_start,
+              const T* logits, const std::int32_t* targets, T* stats) {
   for (std::int64_t i = 0; i < M; ++i) {
     T maximum = -std::numeric_limits<T>::infinity();
     T sum = 0, target_logit = 0;
     if (targets[i] >= 0) {
-      const T* row = logits.data() + i * valid;
+      const T* row = logits + i * V;
       for (std::int64_t j = 0; j < valid; ++j) maximum = row[j] > maximum ? row[j] : maximum;
       for (std::int64_t j = 0; j < valid; ++j) sum += std::exp(row[j] - maximum);
       const std::int64_t column = targets[i] - vocab_start;
@@ -87,6 +86,15 @@ void lce_stats(std::int64_t M, std::int64_t K, std::int64_t valid, std::int64_t 
     stats[3 * i + 1] = sum;
     stats[3 * i + 2] = target_logit;
   }
+}
+
+// The same from h [M, K] and the shard's weight [valid, K].
+template <typename T>
+void lce_stats(std::int64_t M, std::int64_t K, std::int64_t valid, std::int64_t vocab_start,
+               const T* h, const T* weight, const std::int32_t* targets, T* stats) {
+  std::vector<T> logits(static_cast<std::size_t>(M * valid));
+  linear<T>(M, valid, K, h, weight, nullptr, logits.data());
+  ce_stats<T>(M, valid, valid, vocab_start, logits.data(), targets, stats);
 }
 
 }  // namespace capstan::reference

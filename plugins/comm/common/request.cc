@@ -1,5 +1,6 @@
 #include "plugins/comm/common/request.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -286,6 +287,37 @@ Request check_request(const capstan_comm_request& raw, size_t index, size_t size
   }
   out.items = std::move(items);
   return out;
+}
+
+void Volume::add(const Request& finished) {
+  const uint64_t bytes = finished.elements() * finished.element;
+  bytes_[static_cast<size_t>(finished.operation)].fetch_add(bytes, std::memory_order_relaxed);
+}
+
+void Volume::tell(capstan_comm_progress& out) const {
+  if (out.struct_size < offsetof(capstan_comm_progress, bytes) + sizeof out.bytes) return;
+  for (size_t i = 0; i < bytes_.size(); ++i) {
+    out.bytes[i] = bytes_[i].load(std::memory_order_relaxed);
+  }
+}
+
+size_t check_members(std::span<const int32_t> ranks, int32_t rank, int32_t world) {
+  std::vector<int32_t> sorted(ranks.begin(), ranks.end());
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    if (sorted[i] < 0 || sorted[i] >= world) {
+      throw sdk::usage_error(
+          text("a group names rank ", sorted[i], ", but the world has ", world, " ranks"));
+    }
+    if (i > 0 && sorted[i] == sorted[i - 1]) {
+      throw sdk::usage_error(text("a group names rank ", sorted[i], " twice"));
+    }
+  }
+  const auto me = std::find(ranks.begin(), ranks.end(), rank);
+  if (me == ranks.end()) {
+    throw sdk::usage_error(text("rank ", rank, " makes a group that it is no member of"));
+  }
+  return static_cast<size_t>(me - ranks.begin());
 }
 
 }  // namespace capstan::comm

@@ -2,8 +2,11 @@
 #ifndef CAPSTAN_PLUGINS_COMM_COMMON_REQUEST_H_
 #define CAPSTAN_PLUGINS_COMM_COMMON_REQUEST_H_
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,11 +58,25 @@ struct Request {
   uint64_t expects_from(size_t index) const;
 };
 
+// Bytes of a group's finished operations, as capstan_comm_progress tells them. [any thread]
+class Volume {
+ public:
+  void add(const Request& finished);
+  void tell(capstan_comm_progress& out) const;
+
+ private:
+  std::array<std::atomic<uint64_t>, CAPSTAN_COMM_OPERATIONS> bytes_{};
+};
+
 const char* operation_name(int32_t operation);
 
 // Throws usage, unsupported or bug errors that name the label and the value. `index` and `size`:
 // this rank's place in the group and the number of its members.
 Request check_request(const capstan_comm_request& raw, size_t index, size_t size);
+
+// The index of `rank` among the members of a group it makes. Throws usage errors: a member that is no
+// rank of the world or stands twice, a group without `rank`.
+size_t check_members(std::span<const int32_t> ranks, int32_t rank, int32_t world);
 
 }  // namespace capstan::comm
 

@@ -137,6 +137,7 @@ void Group::poll(capstan_comm_progress& out) {
   if (failure_) throw *failure_;
   out.started = started_;
   out.finished = finished_;
+  volume_.tell(out);
   out.waiting_for = started_ == finished_ ? -1 : wires_.waiting_for();
 }
 
@@ -168,6 +169,7 @@ void Group::throw_failure(const Operation& operation) const {
 void Group::finish(Operation& operation) {
   operation.in_flight = false;
   ++finished_;
+  volume_.add(operation.request);
   if (operation.released) {
     std::erase_if(abandoned_, [&](const auto& one) { return one.get() == &operation; });
   }

@@ -96,6 +96,7 @@ class Group {
   std::map<std::pair<int32_t, int32_t>, uint64_t> sent_, received_;  // by peer and channel
   std::vector<std::unique_ptr<Operation>> abandoned_;                // released in flight
   uint64_t collectives_ = 0, started_ = 0, finished_ = 0;
+  comm::Volume volume_;
   const Operation* running_ = nullptr;            // the collective under way
   std::vector<std::optional<uint64_t>> left_at_;  // by member: collectives it had started
   std::atomic<bool> ended_{false};

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "plugins/comm/common/reduce.h"
+#include "plugins/comm/common/request.h"
 #include "plugins/comm/gloo/group.h"
 #include "plugins/comm/gloo/quiet_pipe.h"
 #include "sdk/comm.h"
@@ -60,9 +61,7 @@ class Gloo {
 
   void* group_create(std::span<const int32_t> ranks, int64_t epoch) {
     const std::vector<int32_t> list(ranks.begin(), ranks.end());
-    check_members(list);
-    const auto index =
-        static_cast<size_t>(std::find(list.begin(), list.end(), rank_) - list.begin());
+    const size_t index = comm::check_members(ranks, rank_, world_);
     const std::lock_guard held(lock_);
     std::erase_if(leaving_, [](const auto& group) { return group->has_left(); });
     // Groups of equal lists and epochs are made in the same order everywhere.
@@ -123,23 +122,6 @@ class Gloo {
                                            ? "address = \"" + settings.address
                                            : "interface = \"" + settings.interface_name,
                                        "\": ", error.what()));
-    }
-  }
-
-  void check_members(const std::vector<int32_t>& ranks) const {
-    std::vector<int32_t> sorted = ranks;
-    std::sort(sorted.begin(), sorted.end());
-    for (size_t i = 0; i < sorted.size(); ++i) {
-      if (sorted[i] < 0 || sorted[i] >= world_) {
-        throw sdk::usage_error(
-            sdk::text("a group names rank ", sorted[i], ", but the world has ", world_, " ranks"));
-      }
-      if (i > 0 && sorted[i] == sorted[i - 1]) {
-        throw sdk::usage_error(sdk::text("a group names rank ", sorted[i], " twice"));
-      }
-    }
-    if (!std::binary_search(sorted.begin(), sorted.end(), rank_)) {
-      throw sdk::usage_error(sdk::text("rank ", rank_, " makes a group that it is no member of"));
     }
   }
 

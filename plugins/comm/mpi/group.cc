@@ -144,7 +144,7 @@ void Group::start(Operation& operation) {
     operation.unfinished = operation.pieces.size() + (check ? 1 : 0);
     if (check) queue_.push_back(operation.check.get());
     for (const auto& piece : operation.pieces) queue_.push_back(piece.get());
-    if (operation.unfinished == 0) ++finished_;
+    if (operation.unfinished == 0) count_finished(operation);
   }
   library_.progress();
   if (failure_) throw_failure(operation);
@@ -169,6 +169,7 @@ void Group::poll(capstan_comm_progress& out) {
   if (failure_) throw *failure_;
   out.started = started_;
   out.finished = finished_;
+  volume_.tell(out);
   out.waiting_for = -1;
   if (!formed_ && started_ != finished_) out.waiting_for = formation_->waiting_for();
   for (const Operation* operation : messages_) {
@@ -309,8 +310,13 @@ bool Group::settled() noexcept {
   return all;
 }
 
-void Group::retire(Operation& operation) {
+void Group::count_finished(const Operation& operation) {
   ++finished_;
+  volume_.add(operation.request);
+}
+
+void Group::retire(Operation& operation) {
+  count_finished(operation);
   std::erase_if(abandoned_, [&](const auto& abandoned) { return abandoned.get() == &operation; });
 }
 

@@ -71,6 +71,7 @@ class Group : public Progressing {
   bool begin_pieces();
   void advance_messages();
   void finish(Running& running);
+  void count_finished(const Operation& operation);
   void retire(Operation& operation);
   bool settled() noexcept;
   void fail(const sdk::Error& error, bool tell);
@@ -98,6 +99,7 @@ class Group : public Progressing {
   bool fenced_ = false;
 
   uint64_t collectives_ = 0, started_ = 0, finished_ = 0;
+  comm::Volume volume_;
   std::string latest_label_;
   std::vector<uint64_t> left_at_;  // by index: collectives a member that left had started
   struct Answer {

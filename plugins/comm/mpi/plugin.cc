@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plugins/comm/common/reduce.h"
+#include "plugins/comm/common/request.h"
 #include "plugins/comm/mpi/group.h"
 #include "plugins/comm/mpi/library.h"
 #include "plugins/comm/mpi/settings.h"
@@ -62,7 +63,7 @@ class Mpi {
   }
 
   void* group_create(std::span<const int32_t> ranks, int64_t epoch) {
-    check_members(ranks);
+    comm::check_members(ranks, library_.rank(), library_.size());
     std::vector<int32_t> list(ranks.begin(), ranks.end());
     const uint64_t id = mpi::Library::of_process().next_group_id(list, epoch);
     return new mpi::Group(library_, settings_, std::move(list), epoch, id);
@@ -97,24 +98,6 @@ class Mpi {
 
  private:
   static constexpr int32_t kDevices[] = {CAPSTAN_DEVICE_CPU, 0};
-
-  void check_members(std::span<const int32_t> ranks) const {
-    std::vector<int32_t> sorted(ranks.begin(), ranks.end());
-    std::sort(sorted.begin(), sorted.end());
-    for (size_t i = 0; i < sorted.size(); ++i) {
-      if (sorted[i] < 0 || sorted[i] >= library_.size()) {
-        throw sdk::usage_error(sdk::text("a group names rank ", sorted[i], ", but the world has ",
-                                         library_.size(), " ranks"));
-      }
-      if (i > 0 && sorted[i] == sorted[i - 1]) {
-        throw sdk::usage_error(sdk::text("a group names rank ", sorted[i], " twice"));
-      }
-    }
-    if (!std::binary_search(sorted.begin(), sorted.end(), library_.rank())) {
-      throw sdk::usage_error(
-          sdk::text("rank ", library_.rank(), " makes a group that it is no member of"));
-    }
-  }
 
   mpi::Settings settings_;
   mpi::Library& library_;

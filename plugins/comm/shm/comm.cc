@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "plugins/comm/common/reduce.h"
+#include "plugins/comm/common/request.h"
 #include "plugins/comm/shm/threads.h"
 
 namespace capstan::shm {
@@ -116,22 +117,7 @@ size_t ShmComm::check_members(std::span<const int32_t> ranks) const {
                                            " ranks; one machine's groups have at most ",
                                            kMostMembers));
   }
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks[i] < 0 || ranks[i] >= world_) {
-      throw sdk::usage_error(
-          sdk::text("comm shm: rank ", ranks[i], " of a group is none of the ", world_, " ranks"));
-    }
-    if (std::find(ranks.begin(), ranks.begin() + static_cast<ptrdiff_t>(i), ranks[i]) !=
-        ranks.begin() + static_cast<ptrdiff_t>(i)) {
-      throw sdk::usage_error(sdk::text("comm shm: rank ", ranks[i], " is twice in a group"));
-    }
-  }
-  const auto me = std::find(ranks.begin(), ranks.end(), rank_);
-  if (me == ranks.end()) {
-    throw sdk::usage_error(
-        sdk::text("comm shm: rank ", rank_, " makes a group that it is not a member of"));
-  }
-  return static_cast<size_t>(me - ranks.begin());
+  return comm::check_members(ranks, rank_, world_);
 }
 
 void* ShmComm::group_create(std::span<const int32_t> ranks, int64_t epoch) {

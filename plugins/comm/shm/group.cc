@@ -38,7 +38,7 @@ Group::Group(Context& context, std::unique_ptr<Board> board)
   const bool bound = cores < static_cast<int>(std::thread::hardware_concurrency());
   const auto sharing = bound ? static_cast<int64_t>(size()) : context_.settings.local_ranks;
   may_spin_ = sharing <= cores && context_.settings.spin.count() > 0;
-  messages_ = std::make_unique<Messages>(context_, *board_);
+  messages_ = std::make_unique<Messages>(context_, *board_, volume_);
   context_.fetcher.add(board_.get());
 }
 
@@ -136,6 +136,7 @@ void Group::run_alone(Operation& op) {
   }
   op.state = Operation::kDone;
   finished_.fetch_add(1);
+  volume_.add(q);
 }
 
 bool Group::room_for(uint64_t sequence) {
@@ -491,8 +492,10 @@ void Group::finish(Operation& op, uint64_t sequence) {
   // Another thread may have finished this flight, and its owner begun the next.
   if (op.sequence != sequence || op.state.load() != Operation::kFlying) return;
   outstanding_[sequence - outstanding_.front().sequence].done = true;
-  op.state.store(Operation::kDone);
+  // Counted first: once it is done, its owner may ask.
   finished_.fetch_add(1);
+  volume_.add(op.request);
+  op.state.store(Operation::kDone);
   while (!outstanding_.empty() && outstanding_.front().done) outstanding_.pop_front();
   const uint64_t consumed = outstanding_.empty() ? next_sequence_ : outstanding_.front().sequence;
   MemberState& me = board_->member(board_->index());

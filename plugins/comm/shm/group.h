@@ -133,6 +133,7 @@ class Group {
   uint64_t published_ = 0;
   uint64_t room_until_ = kSlots;  // sequences below it have a free slot
   std::atomic<uint64_t> started_{0}, finished_{0};
+  comm::Volume volume_;
   // Released operations whose records peers may still read: collectives until all have consumed
   // them, messages until they have arrived.
   struct Released {

@@ -245,6 +245,7 @@ void Group::poll(capstan_comm_progress* out) {
   if (size() > 1 && board_->ended()) board_->throw_end("poll");
   out->started = started_.load();
   out->finished = finished_.load() + (messages_ != nullptr ? messages_->finished() : 0);
+  volume_.tell(*out);
   out->waiting_for = -1;
   const std::lock_guard lock(mutex_);
   for (const Outstanding& o : outstanding_) {

@@ -196,8 +196,9 @@ void Messages::copy(Operation& op, const Message& message, Clock::time_point dea
 }
 
 void Messages::finish(Operation& op) {
-  op.state = Operation::kDone;
   finished_.fetch_add(1);
+  volume_.add(op.request);
+  op.state = Operation::kDone;
 }
 
 // ---- moving on -------------------------------------------------------------------------------

@@ -23,7 +23,9 @@ namespace capstan::shm {
 
 class Messages {
  public:
-  Messages(Context& context, Board& board) : context_(context), board_(board) {}
+  // volume: of the group, finished messages count in it.
+  Messages(Context& context, Board& board, comm::Volume& volume)
+      : context_(context), board_(board), volume_(volume) {}
 
   void start(const std::shared_ptr<Operation>& op);
   // Moves everything on; true when `op` is done. Throws what ends the group. [any thread]
@@ -62,6 +64,7 @@ class Messages {
 
   Context& context_;
   Board& board_;
+  comm::Volume& volume_;
   std::mutex mutex_;
   std::map<size_t, std::deque<std::shared_ptr<Operation>>> queued_;    // sends without room
   std::map<Channel, std::deque<std::shared_ptr<Operation>>> waiting_;  // receives

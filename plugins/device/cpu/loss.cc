@@ -230,7 +230,37 @@ void lce_stats(const Request& r, capstan_kernel* out) {
       });
 }
 
-// Inputs 3 and 4 (h and weight) are for differentiation alone.
+void ce_stats(const Request& r, capstan_kernel* out) {
+  const Operand& logits = r.in(0);
+  r.require(logits.rank() >= 1, "logits must be [..., V]");
+  LinearCrossEntropyParams p;
+  p.M = logits.rows();
+  p.V = logits.last();
+  p.valid_vocab = valid_vocab(r);
+  p.vocab_start = r.get_int("vocab_start", 0);
+  r.in(1, sdk::kI32, p.M);
+  const TargetCheck check = shard_check("ce_stats", p);
+  r.expect_out(0, p.M * 3);
+  by_dtype(
+      r, logits,
+      [&] {
+        if (!r.out(0).is(sdk::kF32)) r.refuse_dtypes();
+        emit(r, out, "ce_stats", [=](const Launch& l) {
+          check(l.in<int32_t>(1));
+          cpu::ce_stats(p, l.in(0), l.in<int32_t>(1), l.out(0));
+        });
+      },
+      [&]<class T>(T) {
+        if (!r.out(0).is(dtype_of<T>())) r.refuse_dtypes();
+        emit(r, out, "plain ce_stats", [=](const Launch& l) {
+          check(l.in<int32_t>(1));
+          reference::ce_stats(p.M, p.V, valid_rows(p), p.vocab_start, l.in<T>(0), l.in<int32_t>(1),
+                              l.out<T>(0));
+        });
+      });
+}
+
+// Inputs 3, 4 and 5 (h, weight, logits) are for differentiation alone.
 void lce_merge(const Request& r, capstan_kernel* out) {
   const Operand& stats = r.in(0);
   r.require(stats.rank() >= 2 && stats.last() == 3 && stats.dim(0) > 0,
@@ -273,6 +303,8 @@ void lce_grad(const Request& r, capstan_kernel* out) {
   const ScalarInput count = r.scalar(4);
   const TargetCheck check = shard_check("lce_grad", p);
   r.expect_in(3, p.M);
+  const bool kept = r.has(5);
+  if (kept) r.in(5, r.in(0).dtype, p.M * p.V);
   r.expect_out(0, p.M * p.K);
   r.expect_out(1, p.V * p.K);
   const int64_t h_size = r.wants(0) ? 0 : p.M * p.K, weight_size = r.wants(1) ? 0 : p.V * p.K;
@@ -289,7 +321,8 @@ void lce_grad(const Request& r, capstan_kernel* out) {
               check(l.in<int32_t>(2));
               const float n = static_cast<float>(l.read(count));
               cpu::lce_grad(p, l.in(0), l.in(1), l.in<int32_t>(2), l.in(3), &n, nullptr,
-                            l.accumulates(1), l.out_or(0, dh), l.out_or(1, dweight), l.at(scratch));
+                            kept ? l.in(5) : nullptr, l.accumulates(1), l.out_or(0, dh),
+                            l.out_or(1, dweight), l.at(scratch));
             },
             outputs({1}), w.bytes());
       },
@@ -302,7 +335,8 @@ void lce_grad(const Request& r, capstan_kernel* out) {
               check(l.in<int32_t>(2));
               plain_lce_grad(p.M, p.K, p.V, valid_rows(p), p.vocab_start, l.in<T>(0), l.in<T>(1),
                              l.in<int32_t>(2), l.in<T>(3), T(normalised(1.0, l.read(count))),
-                             l.accumulates(1), l.out_or(0, dh), l.out_or(1, dweight));
+                             kept ? l.in<T>(5) : nullptr, l.accumulates(1), l.out_or(0, dh),
+                             l.out_or(1, dweight));
             },
             outputs({1}), w.bytes());
       });
@@ -314,6 +348,7 @@ constexpr Adapter kAdapters[] = {
     {"cross_entropy", cross_entropy},
     {"cross_entropy_grad", cross_entropy_grad},
     {"lce_stats", lce_stats},
+    {"ce_stats", ce_stats},
     {"lce_merge", lce_merge},
     {"lce_grad", lce_grad},
 };

@@ -3,6 +3,7 @@
 #ifndef CAPSTAN_PLUGINS_DEVICE_CPU_PLAIN_LOSS_H_
 #define CAPSTAN_PLUGINS_DEVICE_CPU_PLAIN_LOSS_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -32,14 +33,19 @@ T plain_lce_merge(int64_t R, int64_t M, const T* stats, const int32_t* targets, 
   return sum;
 }
 
+// kept: the logits [M, V], or null to make them again.
 // dlogits = factor * (exp(logits - lse) - onehot) over the `valid` first rows of this shard's
 // weight, then through the product: dh [M, K], dweight [V, K].
 template <class T>
 void plain_lce_grad(int64_t M, int64_t K, int64_t V, int64_t valid, int64_t vocab_start, const T* h,
-                    const T* weight, const int32_t* targets, const T* lse, T factor,
+                    const T* weight, const int32_t* targets, const T* lse, T factor, const T* kept,
                     bool accumulate, T* dh, T* dweight) {
   std::vector<T> logits(static_cast<size_t>(M * V));
-  reference::linear<T>(M, V, K, h, weight, nullptr, logits.data());
+  if (kept != nullptr) {
+    std::copy_n(kept, M * V, logits.data());
+  } else {
+    reference::linear<T>(M, V, K, h, weight, nullptr, logits.data());
+  }
   for (int64_t i = 0; i < M; ++i) {
     for (int64_t j = 0; j < V; ++j) {
       T& d = logits[static_cast<size_t>(i * V + j)];

@@ -13,6 +13,8 @@ using sdk::TensorInfo;
 
 constexpr const char* kMetric = "metric.loss";
 
+}  // namespace
+
 std::string placement_text(const TensorInfo& info) {
   std::string out;
   for (const sdk::Placement& p : info.placement) {
@@ -26,8 +28,6 @@ std::string placement_text(const TensorInfo& info) {
   }
   return out.empty() ? "" : "{" + out + "}";
 }
-
-}  // namespace
 
 Cutter::Cutter(sdk::Program& program, sdk::MeshAxis axis, int64_t chunks,
                std::vector<int64_t> chunk_of)

@@ -15,6 +15,9 @@ namespace capstan::pp {
 
 inline std::string forward_segment(int64_t chunk) { return sdk::text("forward/", chunk); }
 
+// A tensor's placement as attributes of ops have it, "{dp:S(0)[0:4], tp:P}"; "" for a replicated one.
+std::string placement_text(const sdk::TensorInfo& info);
+
 // A parameter that several stages hold: by name, with its stages, the owner first.
 using Tied = std::map<std::string, std::vector<int64_t>>;
 

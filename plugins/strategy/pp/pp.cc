@@ -20,8 +20,10 @@ using sdk::TensorInfo;
 
 constexpr capstan_option kOptions[] = {
     sdk::string_option("axis", "\"pp\"", "The mesh axis whose ranks are the stages, in order."),
-    sdk::string_option("schedule", "\"1f1b\"",
-                       "gpipe, 1f1b, interleaved, zb_h1, or a file with the steps of each stage."),
+    sdk::string_option("schedule", "\"1f1b\"", "The order of microbatches through the stages.")
+        .choices("gpipe|1f1b|interleaved|zb_h1"),
+    sdk::path_option("schedule_file", "\"\"",
+                     "A file with the steps of each stage, instead of `schedule`."),
     sdk::int_option("chunks", "1", "Chunks of layers a stage (interleaved).").range(1, 1000),
     sdk::ints_option("split", "[]", "Layers of each chunk; empty: balanced by their FLOPs."),
 };
@@ -39,13 +41,19 @@ constexpr capstan_phase kPhases[] = {
 
 constexpr const char* kUpdate = "update";
 
+std::unique_ptr<Schedule> schedule_of(const sdk::Options& options) {
+  const std::string file = options.get_string("schedule_file");
+  return file.empty() ? make_schedule(options.get_string("schedule"))
+                      : std::make_unique<FromFile>(file);
+}
+
 class PipelineParallel {
  public:
   PipelineParallel(const sdk::Host& host, const sdk::Options& options)
       : host_(host),
         axis_{options.get_string("axis"), host.axis_size(options.get_string("axis")),
               host.axis_index(options.get_string("axis"))},
-        schedule_(make_schedule(options.get_string("schedule"))),
+        schedule_(schedule_of(options)),
         chunks_(options.get_int("chunks")),
         split_(options.get_ints("split")),
         uses_{sdk::make_axis(axis_.name.c_str(), CAPSTAN_AXIS_MODEL)} {}
@@ -116,15 +124,8 @@ class PipelineParallel {
       sdk::Attrs attrs{{"axis", axis_.name}, {"peer", peer},
                        {"channel", on},      {"shape", info.shape},
                        {"requires_grad", 0}, {"dtype", sdk::dtype_name(info.dtype)}};
-      std::string placement;
-      for (const sdk::Placement& p : info.placement) {
-        if (p.kind != CAPSTAN_SHARD) continue;
-        placement += sdk::text(placement.empty() ? "" : ", ", p.axis, ":S(", p.dim, ")");
-        for (size_t i = 0; i < p.ranges.size(); ++i)
-          placement += sdk::text(i == 0 ? "[" : ":", p.ranges[i]);
-        if (!p.ranges.empty()) placement += "]";
-      }
-      if (!placement.empty()) attrs.set({"placement", "{" + placement + "}"});
+      const std::string placement = placement_text(info);
+      if (!placement.empty()) attrs.set({"placement", placement});
       return g.emit1("recv", {}, std::move(attrs));
     };
     const auto send = [&](int64_t peer, int64_t on) {
@@ -172,10 +173,8 @@ class PipelineParallel {
       fresh = g.emit1("sum_squares", kept.inputs);
     } else {
       sdk::Attrs attrs{{"value", 0.0}, {"shape", sum.shape}, {"dtype", sdk::dtype_name(sum.dtype)}};
-      std::string placement;
-      for (const sdk::Placement& p : sum.placement)
-        placement += sdk::text(placement.empty() ? "{" : ", ", p.axis, ":P");
-      if (!placement.empty()) attrs.set({"placement", placement + "}"});
+      const std::string placement = placement_text(sum);
+      if (!placement.empty()) attrs.set({"placement", placement});
       fresh = g.emit1("fill", {}, std::move(attrs));
     }
     program.replace_uses(info.outputs[0], fresh);
@@ -186,9 +185,9 @@ class PipelineParallel {
     if (microbatches >= axis_.size || host_.rank() != 0) return;
     const int64_t idle = 100 * (axis_.size - 1) / (microbatches + axis_.size - 1);
     host_.log(sdk::LogLevel::kWarning, "pp",
-              sdk::text(microbatches, " microbatches do not fill ", axis_.size,
-                        " stages, which wait for up to ", idle,
-                        "% of each step; raise batch.global or lower batch.micro"));
+              sdk::text(axis_.size, " stages with microbatches = ", microbatches,
+                        " a step wait for up to ", idle,
+                        "% of it; raise batch.global or lower batch.micro"));
   }
 
   void set_schedule(sdk::Program& program, bool train) const {

@@ -115,10 +115,9 @@ std::vector<Step> Interleaved::steps(const Pipeline& p, int64_t stage) const {
 FromFile::FromFile(const std::string& path) : path_(path) {
   std::ifstream in(path);
   if (!in) {
-    throw sdk::usage_error(
-        sdk::text("[[strategy]] pp: schedule \"", path,
-                  "\" is neither gpipe, 1f1b, interleaved or zb_h1 nor a file that "
-                  "can be read"));
+    throw sdk::usage_error(sdk::text(
+        "[[strategy]] pp: schedule_file \"", path, "\" cannot be read; give a file with a ",
+        "line of steps for each stage, or leave it out for one of the schedules"));
   }
   std::string line;
   for (int64_t number = 1; std::getline(in, line); ++number) {
@@ -194,7 +193,8 @@ std::unique_ptr<Schedule> make_schedule(const std::string& name) {
   if (name == "1f1b") return std::make_unique<OneForwardOneBackward>();
   if (name == "interleaved") return std::make_unique<Interleaved>();
   if (name == "zb_h1") return std::make_unique<ZeroBubbleH1>();
-  return std::make_unique<FromFile>(name);
+  throw sdk::usage_error(sdk::text("[[strategy]] pp: schedule \"", name,
+                                   "\" is none of gpipe, 1f1b, interleaved and zb_h1"));
 }
 
 }  // namespace capstan::pp

@@ -20,6 +20,10 @@ using sdk::Tensor;
 
 constexpr capstan_option kOptions[] = {
     sdk::string_option("axis", "\"tp\"", "The mesh axis the model's layers are cut over."),
+    sdk::bool_option(
+        "keep_logits", "false",
+        "Keeps this rank's logits from the loss to its gradient instead of making them "
+        "again: one product with the head less, their bytes more."),
 };
 
 // Replicated parameters may have gradients that are partial over the axis (key/value heads that
@@ -32,7 +36,8 @@ constexpr capstan_phase kPhases[] = {sdk::make_phase(CAPSTAN_PHASE_TENSOR),
 // Goes through the forward ops in order; everything before the cursor is typed.
 class Rewriter {
  public:
-  Rewriter(sdk::Program& program, const Cuts& cuts) : program_(program), cuts_(cuts) {}
+  Rewriter(sdk::Program& program, const Cuts& cuts, bool keep_logits)
+      : program_(program), cuts_(cuts), keep_logits_(keep_logits) {}
 
   void run() {
     for (const std::string& segment : program_.segments()) {
@@ -139,7 +144,8 @@ class Rewriter {
     }
   }
 
-  // Each rank makes its own logits; what is gathered is three numbers a token.
+  // Each rank makes its own logits; what is gathered is three numbers a token. The loss's gradient
+  // reads h, weight and the kept logits directly, so the product that made these has none of its own.
   void loss(Op op, const OpInfo& info) {
     const Tensor weight = info.inputs[1], targets = info.inputs[2], count = info.inputs[3];
     const Tensor h = copied(info.inputs[0], op, info);
@@ -148,9 +154,14 @@ class Rewriter {
     const sdk::Attrs attrs{{"vocab_start", first_row(weight)},
                            {"valid_vocab", valid > 0 ? valid : rows}};
     sdk::Graph g = graph_at(program_.before(op), info);
-    const Tensor stats = g.emit1("lce_stats", {h, weight, targets}, attrs);  // [..., 3]
-    const Tensor all = g.all_gather(g.broadcast(stats, 0, 1), axis(), 0);    // [R, ..., 3]
-    const sdk::Emission merged = g.emit("lce_merge", {all, targets, count, h, weight}, attrs);
+    std::vector<Tensor> sources = {h, weight};
+    if (keep_logits_) sources.push_back(g.linear(h, weight));
+    const Tensor stats = keep_logits_ ? g.emit1("ce_stats", {sources[2], targets}, attrs)
+                                      : g.emit1("lce_stats", {h, weight, targets}, attrs);
+    const Tensor all = g.all_gather(g.broadcast(stats, 0, 1), axis(), 0);  // [R, ..., 3]
+    std::vector<Tensor> inputs = {all, targets, count};
+    inputs.insert(inputs.end(), sources.begin(), sources.end());
+    const sdk::Emission merged = g.emit("lce_merge", inputs, attrs);
     sdk::TensorInfo root = program_.get(merged[0]);
     sdk::TensorInfo old = program_.get(info.outputs[0]);
     std::swap(root.loss_root, old.loss_root);
@@ -162,6 +173,7 @@ class Rewriter {
 
   sdk::Program& program_;
   const Cuts& cuts_;
+  const bool keep_logits_;
   std::map<Tensor, Tensor> copies_;
 };
 
@@ -170,6 +182,7 @@ class TensorParallel {
   TensorParallel(const sdk::Host& host, const sdk::Options& options)
       : axis_{options.get_string("axis"), host.axis_size(options.get_string("axis")),
               host.axis_index(options.get_string("axis"))},
+        keep_logits_(options.get_bool("keep_logits")),
         uses_{sdk::make_axis(axis_.name.c_str(), CAPSTAN_AXIS_MODEL)} {}
 
   std::span<const capstan_phase> phases() const noexcept { return kPhases; }
@@ -180,7 +193,7 @@ class TensorParallel {
     if (phase == kGradientPhase) return sum_gradients(program);
     const Cuts cuts(program, axis_);
     cuts.apply(program);
-    Rewriter(program, cuts).run();
+    Rewriter(program, cuts, keep_logits_).run();
   }
 
  private:
@@ -201,6 +214,7 @@ class TensorParallel {
   }
 
   sdk::MeshAxis axis_;
+  bool keep_logits_;
   capstan_axis_use uses_[1];
 };
 

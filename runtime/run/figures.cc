@@ -1,4 +1,4 @@
-#include "runtime/cli/plan_format.h"
+#include "runtime/run/figures.h"
 
 #include <cmath>
 #include <iterator>
