@@ -33,8 +33,8 @@ struct VerifyArguments {
   std::string config;
   std::vector<std::string> set;
   int64_t steps = 5;
-  int64_t ranks = 0;     // where [mesh] leaves it open
-  double tolerance = 0;  // 0: what the components declare
+  int64_t ranks = 0;      // where [mesh] leaves it open
+  double tolerance = -1;  // negative: what the components declare
   bool json = false;
 };
 absl::StatusOr<int> VerifyCommand(const VerifyArguments& arguments);

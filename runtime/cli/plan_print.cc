@@ -71,6 +71,9 @@ std::string ParameterText(const PlanReport& r) {
   text += Line(
       "trainable", p.trainable,
       p.trainable == p.total ? "all" : PercentText(static_cast<double>(p.trainable) / p.total));
+  if (!r.rank.empty()) {
+    text += Line("held by this rank", p.held, PercentText(static_cast<double>(p.held) / p.total));
+  }
   return text;
 }
 
@@ -109,13 +112,15 @@ std::string ComputeText(const PlanReport& r) {
     return absl::StrFormat("  %-22s %14s a step   %14s a token\n", name, FlopsText(flops),
                            FlopsText(flops / static_cast<double>(r.tokens)));
   };
-  return StrCat("\ncompute of a step of ", GroupedText(r.tokens), " tokens",
-                r.rank.empty() ? "" : " a rank", " (", r.microbatches,
-                r.microbatches == 1 ? " microbatch of " : " microbatches of ", r.micro_batch, " x ",
-                r.sequence, ")\n", row("all launches", r.step_flops),
-                row("3 x forward (MFU)", r.model_flops), row("6 N + 12 L H D T", r.rule_flops),
-                "  N = ", GroupedText(r.parameters.in_products),
-                " parameters in matrix products; the rule counts attention uncut by causality\n");
+  return StrCat(
+      "\ncompute of a step of ", GroupedText(r.tokens), " tokens", r.rank.empty() ? "" : " a rank",
+      " (", r.microbatches, r.microbatches == 1 ? " microbatch of " : " microbatches of ",
+      r.micro_batch, " x ", r.sequence, ")\n", row("all launches", r.step_flops),
+      row("3 x forward (MFU)", r.model_flops), row("6 N + 12 L H D T", r.rule_flops),
+      "  N = ", GroupedText(r.parameters.in_products),
+      " parameters in matrix products; the rule counts attention uncut by causality",
+      r.rank.empty() ? "\n"
+                     : "\n  and shares all work evenly among the ranks that cut the model\n");
 }
 
 std::string OpsText(const PlanReport& r) {
@@ -176,6 +181,7 @@ std::string PlanText(const PlanReport& r) {
 std::string PlanJson(const PlanReport& r) {
   Json parameters = {{"total", r.parameters.total}, {"trainable", r.parameters.trainable}};
   parameters["in_products"] = r.parameters.in_products;
+  parameters["held"] = r.parameters.held;
   parameters["parts"] = PartsJson(ParameterParts(r.parameters));
   Json ops = Json::array();
   for (const OpCount& op : r.ops) {

@@ -19,48 +19,40 @@ constexpr const char* kRegions[] = {kParameters, kGradients, kOptimizerState, kS
 // A reader of a matrix that uses whole rows of it as they are multiplies by nothing.
 bool LooksUpRows(const std::string& kind) { return kind == "embedding" || kind == "gather"; }
 
-// Ops that read a parameter, those that read it gathered from several ranks in their place.
-std::vector<OpId> Readers(const Program& program, TensorId parameter) {
-  std::vector<OpId> readers;
-  for (const OpId user : program.Users(parameter)) {
-    const Op& op = program.op(user);
-    if (op.kind() != "all_gather") {
-      readers.push_back(user);
-      continue;
-    }
-    for (size_t i = 0; i < op.inputs.size(); ++i) {
-      if (op.inputs[i] != parameter) continue;
-      const std::vector<OpId> whole = program.Users(op.outputs[i]);
-      readers.insert(readers.end(), whole.begin(), whole.end());
-    }
-  }
-  return readers;
-}
-
-// The forward Program alone says how a parameter is used: no update or gradient reads it there.
-ParameterCounts CountParameters(const Program& forward, const Program& train) {
+// `whole`: the forward Program before any strategy cuts it. No update or gradient reads a parameter there.
+ParameterCounts CountParameters(const Program& whole) {
   ParameterCounts counts;
-  for (TensorId id = 0; id < forward.tensor_limit(); ++id) {
-    if (!forward.TensorAlive(id) || forward.tensor(id).kind != CAPSTAN_PARAMETER) continue;
-    const Tensor& t = forward.tensor(id);
+  for (TensorId id = 0; id < whole.tensor_limit(); ++id) {
+    if (!whole.TensorAlive(id) || whole.tensor(id).kind != CAPSTAN_PARAMETER) continue;
+    const Tensor& t = whole.tensor(id);
     if (t.view_of != kNone) continue;
-    const int64_t n = ElementCount(t.global_shape);
+    const int64_t n = ElementCount(t.shape());
     bool looked_up = false, multiplied = false, in_layer = t.layer >= 0;
-    for (const OpId user : Readers(forward, id)) {
-      (LooksUpRows(forward.op(user).kind()) ? looked_up : multiplied) = true;
-      in_layer = in_layer || forward.op(user).layer >= 0;
+    for (const OpId user : whole.Users(id)) {
+      (LooksUpRows(whole.op(user).kind()) ? looked_up : multiplied) = true;
+      in_layer = in_layer || whole.op(user).layer >= 0;
     }
     counts.total += n;
+    if (t.trainable) counts.trainable += n;
     if (t.shape().size() < 2) {
       counts.vectors += n;
     } else {
       if (multiplied) counts.in_products += n;
       (looked_up ? counts.embeddings : in_layer ? counts.layers : counts.head) += n;
     }
-    const TensorId same = train.FindTensor(t.name);
-    if (same != kNone && train.tensor(same).trainable) counts.trainable += n;
   }
   return counts;
+}
+
+// Elements of the parameters that this rank holds.
+int64_t HeldParameters(const Program& train) {
+  int64_t held = 0;
+  for (TensorId id = 0; id < train.tensor_limit(); ++id) {
+    if (!train.TensorAlive(id)) continue;
+    const Tensor& t = train.tensor(id);
+    if (t.kind == CAPSTAN_PARAMETER && t.view_of == kNone) held += t.elements();
+  }
+  return held;
 }
 
 absl::Status CountOps(const Program& train, const MemoryPlan& plan, PlanReport& report) {
@@ -140,12 +132,13 @@ void Describe(const Session& session, PlanReport& report) {
 
 // Chowdhery et al. 2022 (PaLM), appendix B: a token costs 6 operations a multiplied parameter, and
 // 12 for each pair of positions, head and channel of attention (the full square, though a causal
-// one needs half).
-double RuleFlops(const PlanReport& report, const capstan_model_info& model) {
+// one needs half). Of this rank: an even share of what the `sharers` ranks that cut one copy of the model
+// do for their tokens.
+double RuleFlops(const PlanReport& report, const capstan_model_info& model, int64_t sharers) {
   const double attention = 12.0 * static_cast<double>(model.layers) *
                            static_cast<double>(model.heads * model.head_dim) *
                            static_cast<double>(report.sequence);
-  return static_cast<double>(report.tokens) *
+  return static_cast<double>(report.tokens) / static_cast<double>(sharers) *
          (6.0 * static_cast<double>(report.parameters.in_products) + attention);
 }
 
@@ -162,9 +155,13 @@ absl::StatusOr<PlanReport> MakePlanReport(Session& session, const std::string& c
   // it.
   const RunConfig& run = session.config().run;
   MemoryPlan plan;
-  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Program> train, ComposeTrain(session.ingredients()));
+  const Ingredients& in = session.ingredients();
+  const auto count = [&](const Program& program, const std::string& phase, bool before) {
+    if (before && phase == CAPSTAN_PHASE_EXPERT) report.parameters = CountParameters(program);
+  };
+  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Program> train, ComposeTrain(in, count));
   CAPSTAN_RETURN_IF_ERROR(plan.Add(*train, device, run.seed));
-  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Program> eval, ComposeEval(session.ingredients()));
+  CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Program> eval, ComposeEval(in));
   if (run.validation_every > 0) CAPSTAN_RETURN_IF_ERROR(plan.Add(*eval, device, run.seed));
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Program> init, ComposeInit(*train, run.weights.empty()));
   CAPSTAN_RETURN_IF_ERROR(plan.Add(*init, device, run.seed));
@@ -172,7 +169,7 @@ absl::StatusOr<PlanReport> MakePlanReport(Session& session, const std::string& c
   if (run.validation_every > 0) report.programs.push_back("eval");
   report.programs.push_back("init");
 
-  report.parameters = CountParameters(*eval, *train);
+  report.parameters.held = HeldParameters(*train);
   for (const char* region : kRegions) {
     const auto found = plan.region_bytes().find(region);
     report.regions.emplace_back(region, found == plan.region_bytes().end() ? 0 : found->second);
@@ -183,7 +180,8 @@ absl::StatusOr<PlanReport> MakePlanReport(Session& session, const std::string& c
   CountCommunication(*train, plan, report);
   CAPSTAN_ASSIGN_OR_RETURN(report.model_flops,
                            ModelFlops(*eval, report.micro_batch * report.microbatches));
-  report.rule_flops = RuleFlops(report, session.model_info());
+  report.rule_flops =
+      RuleFlops(report, session.model_info(), session.host().mesh().world() / in.batch_ranks);
   CAPSTAN_ASSIGN_OR_RETURN(const capstan_memory_info memory, device->Memory());
   report.external = static_cast<int64_t>(memory.external_bytes);
   report.machine_total = static_cast<int64_t>(memory.total_bytes);

@@ -15,8 +15,10 @@
 
 namespace capstan {
 
+// Of the whole model, however it is cut, but for `held`.
 struct ParameterCounts {
   int64_t total = 0, trainable = 0;
+  int64_t held = 0;         // by this rank
   int64_t embeddings = 0;   // tables read by row; a head tied to one is the same parameter
   int64_t layers = 0;       // matrices of the layers
   int64_t head = 0;         // other matrices outside the layers
@@ -56,9 +58,10 @@ struct PlanReport {
   int64_t external = 0;  // bound on what the device's libraries take besides
   ArenaPeak peak;
 
-  double step_flops = 0;     // every launch of one step
-  double model_flops = 0;    // three forward passes: what MFU counts
-  double rule_flops = 0;     // (6 N + 12 L H D T) a token
+  double step_flops = 0;   // every launch of one step
+  double model_flops = 0;  // three forward passes: what MFU counts
+  double rule_flops =
+      0;  // (6 N + 12 L H D T) a token, this rank's share of the ranks that cut the model
   std::vector<OpCount> ops;  // most operations first
   std::vector<std::string> reinterprets;
   std::vector<CommCount> communication;  // by axis, then kind

@@ -97,6 +97,7 @@ absl::StatusOr<double> Tolerance(const Session& session) {
 struct Verdict {
   std::vector<Difference> worst;
   size_t compared = 0, unjudged = 0;
+  int64_t steps = 0;  // compared
   bool good = true;
 };
 
@@ -105,6 +106,7 @@ Verdict Judge(const std::vector<Difference>& all, double tolerance) {
   std::map<std::string, bool> seen;
   for (const Difference& d : all) {
     ++verdict.compared;
+    verdict.steps = std::max(verdict.steps, d.steps);
     if (d.noise) {
       ++verdict.unjudged;
       continue;
@@ -118,8 +120,9 @@ Verdict Judge(const std::vector<Difference>& all, double tolerance) {
 
 void Print(const VerifyArguments& arguments, const std::string& mesh, const Verdict& verdict,
            double tolerance) {
-  std::string text = absl::StrFormat("%s: %s against one rank, %d steps, %d values and tensors\n",
-                                     arguments.config, mesh, arguments.steps, verdict.compared);
+  std::string text = absl::StrFormat("%s: %s against one rank, %d step%s, %d values and tensors\n",
+                                     arguments.config, mesh, verdict.steps,
+                                     verdict.steps == 1 ? "" : "s", verdict.compared);
   for (const Difference& d : verdict.worst) {
     absl::StrAppendFormat(&text, "  %-10s %9.2e  %s\n", d.kind, d.error, d.name);
   }
@@ -155,7 +158,7 @@ absl::StatusOr<int> VerifyCommand(const VerifyArguments& arguments) {
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
                            Session::Open(arguments.config, arguments.set, host.get()));
   CAPSTAN_ASSIGN_OR_RETURN(double tolerance, Tolerance(*session));
-  if (arguments.tolerance > 0) tolerance = arguments.tolerance;
+  if (arguments.tolerance >= 0) tolerance = arguments.tolerance;
   const Mesh& mesh = host->mesh();
   CAPSTAN_ASSIGN_OR_RETURN(const std::unique_ptr<Scratch> scratch, Scratch::Make());
   CAPSTAN_RETURN_IF_ERROR(RunOnce(arguments, *scratch, "mesh", static_cast<int>(mesh.world())));

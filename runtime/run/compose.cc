@@ -21,17 +21,6 @@ constexpr const char* kForwardSegment = "forward/0";
 constexpr const char* kUpdateSegment = "update";
 constexpr const char* kBeginSegment = "begin";
 
-const std::vector<std::string>& StandardPhases() {
-  static const std::vector<std::string> phases = {
-      CAPSTAN_PHASE_ADAPT,    CAPSTAN_PHASE_PRECISION,     CAPSTAN_PHASE_EXPERT,
-      CAPSTAN_PHASE_TENSOR,   CAPSTAN_PHASE_SEQUENCE,      CAPSTAN_PHASE_CONTEXT,
-      CAPSTAN_PHASE_PIPELINE, CAPSTAN_PHASE_DIFFERENTIATE, CAPSTAN_PHASE_RECOMPUTE,
-      CAPSTAN_PHASE_GRADIENT, CAPSTAN_PHASE_COMPRESS,      CAPSTAN_PHASE_FINISH,
-      CAPSTAN_PHASE_UPDATE,   CAPSTAN_PHASE_PUBLISH,       CAPSTAN_PHASE_OFFLOAD,
-      CAPSTAN_PHASE_FUSE,     CAPSTAN_PHASE_SCHEDULE};
-  return phases;
-}
-
 // Builds one Program from the ingredients.
 class Composer {
  public:
@@ -506,66 +495,6 @@ std::vector<TensorId> UpdatedGradients(const Program& program) {
 std::string ParameterName(const Program& program, TensorId t) {
   while (program.tensor(t).view_of != kNone) t = program.tensor(t).view_of;
   return program.tensor(t).name;
-}
-
-absl::StatusOr<std::vector<std::string>> PhaseOrder(const Ingredients& in) {
-  std::vector<std::string> order = StandardPhases();
-  for (const Instance<capstan_strategy_v1>& s : in.strategies) {
-    for (size_t i = 0;; ++i) {
-      const capstan_phase* phase = s.vtable->phase(s.self, i);
-      if (phase == nullptr) break;
-      if (std::find(order.begin(), order.end(), phase->id) != order.end()) continue;
-      auto place = order.end();
-      if (phase->after != nullptr) {
-        place = std::find(order.begin(), order.end(), phase->after);
-        if (place != order.end()) ++place;
-      } else if (phase->before != nullptr) {
-        place = std::find(order.begin(), order.end(), phase->before);
-      }
-      if (place == order.end() && !(phase->after != nullptr && order.back() == phase->after)) {
-        return UsageError("strategy '", s.id, "' names phase '", std::string(phase->id),
-                          "', which is not a standard phase and is not placed after or before one");
-      }
-      order.insert(place, phase->id);
-    }
-  }
-  return order;
-}
-
-absl::Status CheckStrategies(const Ingredients& in) {
-  auto present = [&](const std::string& id) {
-    return std::any_of(in.strategies.begin(), in.strategies.end(),
-                       [&](const auto& s) { return s.id == id; });
-  };
-  std::vector<std::string> used;
-  for (const Instance<capstan_strategy_v1>& s : in.strategies) {
-    const char* const* list =
-        s.vtable->conflicts != nullptr ? s.vtable->conflicts(s.self) : nullptr;
-    for (; list != nullptr && *list != nullptr; ++list) {
-      if (present(*list)) {
-        return UsageError("strategies '", s.id, "' and '", std::string(*list),
-                          "' cannot be combined; remove one [[strategy]]");
-      }
-    }
-    list = s.vtable->needs != nullptr ? s.vtable->needs(s.self) : nullptr;
-    for (; list != nullptr && *list != nullptr; ++list) {
-      if (!present(*list)) {
-        return UsageError("strategy '", s.id, "' needs strategy '", std::string(*list),
-                          "'; add a [[strategy]] with plugin = \"", std::string(*list), "\"");
-      }
-    }
-    for (size_t i = 0; s.vtable->axis != nullptr; ++i) {
-      const capstan_axis_use* use = s.vtable->axis(s.self, i);
-      if (use == nullptr) break;
-      used.emplace_back(use->axis);
-    }
-  }
-  for (const auto& [axis, size] : in.mesh.axes) {
-    if (size <= 1 || std::find(used.begin(), used.end(), axis) != used.end()) continue;
-    return UsageError("mesh.", axis, " = ", size, ", but no strategy uses axis '", axis,
-                      "'; add one or set it to 1");
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Program>> ComposeTrain(const Ingredients& in,

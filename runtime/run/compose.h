@@ -23,6 +23,7 @@ struct Instance {
   std::string id;
   const Vtable* vtable = nullptr;
   void* self = nullptr;
+  std::string component = {};  // what the plugin calls it, where `id` may be the configuration's
 };
 
 // Parameters that share an optimizer and its options. The first group whose pattern matches wins;

@@ -150,7 +150,7 @@ absl::Status Session::MakeStrategies() {
   for (const ComponentConfig& c : config_.strategies) {
     CAPSTAN_ASSIGN_OR_RETURN(Owned<capstan_strategy_v1> strategy,
                              Make<capstan_strategy_v1>(c, c_host()));
-    ingredients_.strategies.push_back({c.id, strategy.vtable(), strategy.self()});
+    ingredients_.strategies.push_back({c.id, strategy.vtable(), strategy.self(), c.component->id});
     strategies_.push_back(std::move(strategy));
   }
   return absl::OkStatus();

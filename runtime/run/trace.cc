@@ -8,6 +8,10 @@ namespace capstan {
 std::string TraceJson(const Program& program, const std::vector<LaunchTime>& times, int rank,
                       int world) {
   nlohmann::ordered_json events = nlohmann::ordered_json::array();
+  events.push_back({{"name", "process_name"},
+                    {"ph", "M"},
+                    {"pid", rank},
+                    {"args", {{"name", StrCat("rank ", rank)}}}});
   const int64_t origin = times.empty() || world > 1 ? 0 : times.front().begin_ns;
   for (const LaunchTime& t : times) {
     const Op& op = program.op(t.op);
