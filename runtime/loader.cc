@@ -345,7 +345,9 @@ absl::Status PluginRegistry::Impl::NotFound(std::string_view kind, std::string_v
   std::string message = StrCat(
       "there is no ", kind, " plugin \"", id, "\" in ", absl::StrJoin(options_.search_path, ", "),
       ", which ",
-      ids.empty() ? std::string("has none of this kind") : StrCat("has ", absl::StrJoin(ids, ", ")),
+      ids.empty() ? std::string("has none of this kind; name the folder of plugins in "
+                                "CAPSTAN_PLUGIN_PATH")
+                  : StrCat("has ", absl::StrJoin(ids, ", ")),
       DidYouMean(id, ids));
   if (!failures.empty()) {
     StrAppend(&message, " (", failures.size(),

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <numeric>
 
@@ -104,6 +105,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 3;
+  // Plugins lie beside the host, two folders up.
+  const auto plugins = std::filesystem::canonical("/proc/self/exe").parent_path() / "../../plugins";
+  ::setenv("CAPSTAN_PLUGIN_PATH", plugins.c_str(), /*overwrite=*/0);
   auto host = Need(HostEnvironment::Create());
   auto session = Need(Session::Open(argv[1], {}, host.get()));
   Device* device = Need(session->device());

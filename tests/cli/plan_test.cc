@@ -57,6 +57,42 @@ TEST(PlanConfig, NeedsNoData) {
   EXPECT_EQ(folder.List(), std::vector<std::string>{"tiny.toml"});  // and leaves nothing behind
 }
 
+// The model's size is that of the whole model on every rank of any mesh; what a rank holds is its part.
+TEST(PlanConfig, CountsTheWholeModelAndWhatARankHolds) {
+  constexpr int64_t kTinyGpt = 10'844'160;
+  const struct {
+    const char* file;
+    int ranks;
+    int64_t at_least, at_most;  // held by all ranks together
+  } cases[] = {
+      {"ranks/dp.toml", 2, 2 * kTinyGpt, 2 * kTinyGpt},
+      {"ranks/zero3.toml", 2, kTinyGpt, kTinyGpt},
+      // The tied table on the first and the last stage; norms and biases on every rank of tp.
+      {"ranks/pp.toml", 2, kTinyGpt + 256 * 384, kTinyGpt + 256 * 384},
+      {"ranks/tp.toml", 2, kTinyGpt + 1, kTinyGpt + kTinyGpt / 50},
+  };
+  double rule = 0;
+  for (const auto& c : cases) {
+    int64_t held = 0;
+    double all = 0;
+    for (int rank = 0; rank < c.ranks; ++rank) {
+      const Outcome o =
+          Capstan({"plan", ConfigPath(c.file), "--rank", std::to_string(rank), "--json"});
+      ASSERT_EQ(o.exit_code, 0) << o.err;
+      const Json json = Json::parse(o.out);
+      EXPECT_EQ(json["parameters"]["total"], kTinyGpt) << c.file;
+      EXPECT_EQ(json["parameters"]["trainable"], kTinyGpt) << c.file;
+      held += json["parameters"]["held"].get<int64_t>();
+      all += json["flops"]["rule"].get<double>();
+    }
+    EXPECT_GE(held, c.at_least) << c.file;
+    EXPECT_LE(held, c.at_most) << c.file;
+    // The same step, however it is divided.
+    if (rule == 0) rule = all;
+    EXPECT_DOUBLE_EQ(all, rule) << c.file;
+  }
+}
+
 // Adam in fp32: a gradient and two moments for every parameter, each padded to 64 bytes.
 TEST(PlanConfig, RegionsSumToTheTotalAndAgreeWithTheParameters) {
   const Folder folder;
