@@ -38,6 +38,9 @@ typedef struct capstan_phase {
   const char* before; /* ... and one it precedes, or NULL */
 } capstan_phase;
 
+/* How its training on several ranks compares with one rank that has the same components: equal but for
+ * the order of sums; within a tolerance a step, which it tells; or by its nature another (then
+ * `capstan verify` refuses it where one of its axes has several ranks). */
 #define CAPSTAN_EQUIVALENCE_EXACT 1
 #define CAPSTAN_EQUIVALENCE_BOUNDED 2
 #define CAPSTAN_EQUIVALENCE_REFERENCE 3

@@ -342,13 +342,13 @@ absl::Status PluginRegistry::Impl::NotFound(std::string_view kind, std::string_v
     if (component.definition->kind == kind) ids.push_back(component.definition->id);
   }
   std::sort(ids.begin(), ids.end());
-  std::string message = StrCat(
-      "there is no ", kind, " plugin \"", id, "\" in ", absl::StrJoin(options_.search_path, ", "),
-      ", which ",
-      ids.empty() ? std::string("has none of this kind; name the folder of plugins in "
-                                "CAPSTAN_PLUGIN_PATH")
-                  : StrCat("has ", absl::StrJoin(ids, ", ")),
-      DidYouMean(id, ids));
+  std::string message =
+      StrCat("there is no ", kind, " plugin \"", id, "\" in ",
+             absl::StrJoin(options_.search_path, ", "), ", which ",
+             ids.empty() ? std::string("has none of this kind; name the folder of plugins in "
+                                       "CAPSTAN_PLUGIN_PATH")
+                         : StrCat("has ", absl::StrJoin(ids, ", ")),
+             DidYouMean(id, ids));
   if (!failures.empty()) {
     StrAppend(&message, " (", failures.size(),
               " of its files did not load, the first: ", failures.front().reason, ")");

@@ -77,6 +77,17 @@ void AddVerify(CLI::App& app, CommandLine& line) {
   c->callback([&line] { line.chosen = [&line] { return VerifyCommand(line.verify); }; });
 }
 
+// CLI::Range takes what is not a number.
+CLI::Validator Finite(double low, double high) {
+  return CLI::Validator(
+      [low, high](std::string& text) -> std::string {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return "";
+        return StrCat("must be a number from ", low, " to ", high, ", not ", text);
+      },
+      "FLOAT");
+}
+
 void AddTimeline(CLI::App& app, CommandLine& line) {
   CLI::App* c = app.add_subcommand(
       "timeline", "When each pipeline stage works and waits: predicted, and as traces measured it");
@@ -85,9 +96,10 @@ void AddTimeline(CLI::App& app, CommandLine& line) {
   c->add_option("--world", line.timeline.world, "Number of ranks, where [mesh] leaves it open")
       ->check(CLI::Range(1, 1 << 30));
   c->add_option("--hop-ms", line.timeline.hop_ms, "Time of a message from a stage to the next")
-      ->check(CLI::Range(0.0, 1e9));
+      ->check(Finite(0.0, 1e9));
   c->add_option("--flops", line.timeline.flops,
-                "FLOP/s of a rank; by default this device's matrix rate, measured");
+                "FLOP/s of a rank; by default this device's matrix rate, measured")
+      ->check(Finite(1.0, 1e30));
   c->add_option("--svg", line.timeline.svg, "Draw into this file, idle time shaded");
   c->add_flag("--json", line.timeline.json, "Print JSON");
   c->callback([&line] { line.chosen = [&line] { return TimelineCommand(line.timeline); }; });

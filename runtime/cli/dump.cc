@@ -28,7 +28,10 @@ absl::StatusOr<int> DumpCommand(const DumpArguments& arguments) {
     return UsageError("--before and --after are alternatives; give one");
   }
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<HostEnvironment> host, HostEnvironment::Create());
-  host->SetRanks({arguments.rank, arguments.world});
+  RankInfo ranks{arguments.rank, arguments.world};
+  // Generation runs on one rank, whatever the mesh.
+  ranks.alone = arguments.program == "prefill" || arguments.program == "decode";
+  host->SetRanks(ranks);
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
                            Session::Open(arguments.config, arguments.set, host.get()));
   CAPSTAN_RETURN_IF_ERROR(session->device().status());

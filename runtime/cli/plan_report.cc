@@ -44,17 +44,6 @@ ParameterCounts CountParameters(const Program& whole) {
   return counts;
 }
 
-// Elements of the parameters that this rank holds.
-int64_t HeldParameters(const Program& train) {
-  int64_t held = 0;
-  for (TensorId id = 0; id < train.tensor_limit(); ++id) {
-    if (!train.TensorAlive(id)) continue;
-    const Tensor& t = train.tensor(id);
-    if (t.kind == CAPSTAN_PARAMETER && t.view_of == kNone) held += t.elements();
-  }
-  return held;
-}
-
 absl::Status CountOps(const Program& train, const MemoryPlan& plan, PlanReport& report) {
   std::map<std::string, OpCount> kinds;
   std::vector<double> cost(train.op_limit(), 0);
@@ -157,7 +146,7 @@ absl::StatusOr<PlanReport> MakePlanReport(Session& session, const std::string& c
   MemoryPlan plan;
   const Ingredients& in = session.ingredients();
   const auto count = [&](const Program& program, const std::string& phase, bool before) {
-    if (before && phase == CAPSTAN_PHASE_EXPERT) report.parameters = CountParameters(program);
+    if (before && phase == kFirstCuttingPhase) report.parameters = CountParameters(program);
   };
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<Program> train, ComposeTrain(in, count));
   CAPSTAN_RETURN_IF_ERROR(plan.Add(*train, device, run.seed));
@@ -169,7 +158,7 @@ absl::StatusOr<PlanReport> MakePlanReport(Session& session, const std::string& c
   if (run.validation_every > 0) report.programs.push_back("eval");
   report.programs.push_back("init");
 
-  report.parameters.held = HeldParameters(*train);
+  report.parameters.held = ParameterElements(*train);
   for (const char* region : kRegions) {
     const auto found = plan.region_bytes().find(region);
     report.regions.emplace_back(region, found == plan.region_bytes().end() ? 0 : found->second);

@@ -11,6 +11,7 @@
 #include "plugin_api/strategy.h"
 #include "runtime/cli/cli.h"
 #include "runtime/cli/default_options.h"
+#include "runtime/config/host_keys.h"
 #include "runtime/run/host.h"
 #include "runtime/run/owned.h"
 #include "runtime/status.h"
@@ -168,16 +169,48 @@ std::string DefaultText(const capstan_option& option) {
   return option.default_value == nullptr ? "absent" : option.default_value;
 }
 
-std::string OptionsText(const capstan_component& component) {
-  const OptionTable table(component);
-  if (table.size() == 0) return "  options: none\n";
-  std::string text = "  options:\n";
+std::string TableText(const OptionTable& table) {
+  std::string text;
   for (size_t i = 0; i < table.size(); ++i) {
     const capstan_option& option = table[i];
     const std::string range = RangeText(option);
     StrAppend(&text, "    ", Text(option.name), "  (", OptionTypeName(option.type), ", ",
               option.required != 0 ? "" : "default ", DefaultText(option),
               range.empty() ? "" : ", ", range, ")\n        ", Text(option.doc), "\n");
+  }
+  return text;
+}
+
+std::string OptionsText(const capstan_component& component) {
+  const OptionTable table(component);
+  return table.size() == 0 ? "  options: none\n" : StrCat("  options:\n", TableText(table));
+}
+
+// The keys of the host itself, by table.
+std::string HostText() {
+  std::string text = "the host's own keys; a table's plugin adds its options to them\n";
+  for (const Section& section : Sections()) {
+    StrAppend(&text, "\n", section.many ? "[[" : "[", section.table, section.many ? "]]" : "]");
+    if (section.kind != nullptr) {
+      StrAppend(&text, "  plugin of kind ", section.kind,
+                section.fallback == nullptr ? "" : StrCat(", by default ", section.fallback));
+    }
+    StrAppend(&text, "\n");
+    if (section.kind != nullptr) StrAppend(&text, TableText(SelectorKeys(section.many)));
+    StrAppend(&text, TableText(section.host_keys));
+    if (std::string_view(section.table) == "mesh") {
+      text +=
+          "    AXIS  (int or \"auto\")\n        Ranks along an axis; one may be what the others "
+          "leave.\n"
+          "    order  (list of strings, default tp, cp, ep, dp, pp, then others)\n"
+          "        Axes from the innermost, whose ranks are neighbours, to the outermost.\n";
+    }
+    if (std::string_view(section.table) == "optimizer") {
+      StrAppend(
+          &text,
+          "\n[[optimizer.group]]  parameters with values of their own; the first match wins\n",
+          TableText(OptimizerGroupKeys()));
+    }
   }
   return text;
 }
@@ -306,6 +339,10 @@ absl::StatusOr<int> PluginsListCommand(bool json) {
 }
 
 absl::StatusOr<int> PluginsShowCommand(const std::string& name, bool json) {
+  if (name == "host" && !json) {
+    std::fputs(HostText().c_str(), stdout);
+    return kExitDone;
+  }
   CAPSTAN_ASSIGN_OR_RETURN(std::unique_ptr<HostEnvironment> host, HostEnvironment::Create());
   CAPSTAN_ASSIGN_OR_RETURN(const std::vector<const Component*> components,
                            Matching(host->registry(), name));

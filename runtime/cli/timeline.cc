@@ -141,17 +141,31 @@ absl::StatusOr<std::vector<PipelineInterval>> ReadTrace(const std::string& path)
   return intervals;
 }
 
+bool SameSteps(const std::vector<PipelineInterval>& measured,
+               const std::vector<PipelineStep>& planned) {
+  return std::equal(measured.begin(), measured.end(), planned.begin(), planned.end(),
+                    [](const PipelineInterval& i, const PipelineStep& s) { return i.step == s; });
+}
+
 // The newest step that all stages left a trace of, in seconds from the first launch of any.
-absl::StatusOr<std::optional<PipelineTimeline>> Measure(const std::string& run_dir,
+absl::StatusOr<std::optional<PipelineTimeline>> Measure(const std::string& config,
+                                                        const std::string& run_dir,
                                                         const std::vector<Stage>& stages,
                                                         int64_t world) {
   const std::string newest = NewestTrace(run_dir, stages, world);
   if (newest.empty()) return std::nullopt;
+  const auto refuse = [&](const std::string& path) {
+    return UsageError(
+        path, " is the trace of other work than ", config,
+        " would run now (schedule, microbatches or layers a stage); train with --trace "
+        "again, or remove it");
+  };
   PipelineTimeline timeline;
   double first = std::numeric_limits<double>::infinity();
   for (const Stage& s : stages) {
     CAPSTAN_ASSIGN_OR_RETURN(std::vector<PipelineInterval> intervals,
                              ReadTrace(TracePath(run_dir, newest, s.rank, world)));
+    if (!SameSteps(intervals, s.steps)) return refuse(TracePath(run_dir, newest, s.rank, world));
     if (!intervals.empty()) first = std::min(first, intervals.front().start);
     timeline.stages.push_back(std::move(intervals));
   }
@@ -217,7 +231,7 @@ absl::StatusOr<int> TimelineCommand(const TimelineArguments& arguments) {
   CAPSTAN_ASSIGN_OR_RETURN(const PipelineTimeline predicted,
                            Predict(stages, arguments.hop_ms * 1e-3));
   CAPSTAN_ASSIGN_OR_RETURN(const std::optional<PipelineTimeline> measured,
-                           Measure(run_dir, stages, world));
+                           Measure(arguments.config, run_dir, stages, world));
   if (!arguments.svg.empty()) {
     std::vector<TimelineRow> rows = {{"predicted", predicted, 1}};
     if (measured) rows.push_back({"measured", *measured, 1});

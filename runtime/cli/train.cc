@@ -34,7 +34,9 @@ absl::StatusOr<int> TrainHere(const World& world, const TrainArguments& argument
   TrainOptions options;
   options.fresh = arguments.fresh;
   options.trace = arguments.trace;
-  options.terminal = ::isatty(STDOUT_FILENO) != 0;
+  // Other launchers collect the lines of their ranks, some through a terminal of their own.
+  const bool plain = world.launcher != Launcher::kNone && !world.embedded();
+  options.terminal = !plain && ::isatty(STDOUT_FILENO) != 0;
   options.print_every = 0;
   options.supervised = world.embedded();
   options.stop_after = arguments.stop_after;

@@ -47,6 +47,23 @@ absl::StatusOr<std::vector<std::string>> TakeIncludes(Value* file) {
   return includes;
 }
 
+// Who names one length of the run takes the place of another from an included file.
+void ReplaceRunLength(const Value& over, Value* base) {
+  constexpr std::string_view kLengths[] = {"steps", "tokens", "epochs"};
+  const Value* now = over.Find("run");
+  const auto run = std::find_if(base->members.begin(), base->members.end(),
+                                [](const Member& m) { return m.key == "run"; });
+  if (now == nullptr || run == base->members.end()) return;
+  const auto is_length = [&](std::string_view key) {
+    return std::find(std::begin(kLengths), std::end(kLengths), key) != std::end(kLengths);
+  };
+  if (std::none_of(now->members.begin(), now->members.end(),
+                   [&](const Member& m) { return is_length(m.key); }))
+    return;
+  std::erase_if(run->value.members,
+                [&](const Member& m) { return is_length(m.key) && now->Find(m.key) == nullptr; });
+}
+
 absl::StatusOr<Value> LoadFile(const std::string& path, const Position& from,
                                const FileReader& read, std::vector<std::string>* open) {
   const std::string canonical = Canonical(path);
@@ -74,9 +91,11 @@ absl::StatusOr<Value> LoadFile(const std::string& path, const Position& from,
   for (const std::string& name : includes) {
     const std::string included = (fs::path(directory) / name).lexically_normal().string();
     CAPSTAN_ASSIGN_OR_RETURN(Value part, LoadFile(included, include_position, read, open));
+    ReplaceRunLength(part, &merged);
     MergeOver(std::move(part), &merged);
   }
   open->pop_back();
+  ReplaceRunLength(file, &merged);
   MergeOver(std::move(file), &merged);
   return merged;
 }
@@ -228,6 +247,12 @@ absl::Status ApplyOverride(std::string_view argument, Value* document) {
   }
   CAPSTAN_ASSIGN_OR_RETURN(Value value,
                            ReadOverrideValue(std::string(argument.substr(equals + 1)), source));
+  if (keys.size() == 2 && keys[0] == "run") {
+    Value over = Value::Table(), run = Value::Table();
+    run.members.push_back({keys[1], value});
+    over.members.push_back({"run", std::move(run)});
+    ReplaceRunLength(over, document);
+  }
   return SetAt(keys, 0, "", std::move(value), document);
 }
 

@@ -22,7 +22,8 @@ absl::StatusOr<std::string> ReadConfigFile(const std::string& path);
 
 // Loads `path`. `include = ["base.toml", ...]` at the top of a file is merged in first, in order,
 // each relative to the file that names it; the file itself comes last and wins. Tables merge key by
-// key; anything else, lists of tables too, is replaced whole. A file that includes itself is
+// key; anything else, lists of tables too, is replaced whole, and one of run.steps, run.tokens and
+// run.epochs takes the place of the others. A file that includes itself is
 // refused.
 absl::StatusOr<Value> LoadDocument(const std::string& path, const FileReader& read);
 

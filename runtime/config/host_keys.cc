@@ -58,8 +58,9 @@ constexpr capstan_option kRun[] = {
 };
 
 constexpr capstan_option kComm[] = {
-    AtLeast(kSmallestPositive, Key(CAPSTAN_OPTION_FLOAT, "timeout_s", "300.0",
-                                   "Seconds to wait for another rank before giving up.")),
+    Between(0.001, 1e8,
+            Key(CAPSTAN_OPTION_FLOAT, "timeout_s", "300.0",
+                "Seconds to wait for another rank before giving up.")),
 };
 
 constexpr capstan_option kModel[] = {

@@ -1,7 +1,9 @@
 #include "runtime/exec/comm_check.h"
 
+#include <algorithm>
 #include <deque>
 #include <map>
+#include <numeric>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
@@ -87,11 +89,14 @@ class Simulation {
  public:
   explicit Simulation(const Mesh& mesh) : mesh_(mesh) {}
 
-  absl::Status Load(const std::vector<std::string>& scripts) {
+  absl::Status Load(const std::vector<std::string>& scripts, const std::vector<int>& of) {
     for (const std::string& script : scripts) {
       CAPSTAN_ASSIGN_OR_RETURN(std::vector<Event> events, Parse(script));
-      ranks_.push_back({std::move(events), {}, 0});
-      ranks_.back().done.assign(ranks_.back().events.size(), false);
+      scripts_.push_back(std::move(events));
+    }
+    for (const int script : of) {
+      const std::vector<Event>& events = scripts_[static_cast<size_t>(script)];
+      ranks_.push_back({&events, std::vector<bool>(events.size(), false), {}, 0});
     }
     return absl::OkStatus();
   }
@@ -105,36 +110,50 @@ class Simulation {
       }
     }
     for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
-      if (ranks_[r].next < ranks_[r].events.size()) return Stuck(r);
+      if (ranks_[r].next < ranks_[r].events->size()) return Stuck(r);
     }
     return absl::OkStatus();
   }
 
  private:
+  struct Group {
+    std::vector<int32_t> members;
+    std::map<int, size_t> turns;  // by rank: how many collectives it has started here
+  };
   struct Rank {
-    std::vector<Event> events;
-    std::vector<bool> done;  // of each start, send and recv
+    const std::vector<Event>* events;
+    std::vector<bool> done;                // of each start, send and recv
+    std::map<std::string, Group*> groups;  // by axis
     size_t next = 0;
   };
   struct At {
     int rank = 0;
     size_t event = 0;
   };
-  struct Meeting {  // the k-th collective of a group
-    std::vector<At> arrived;
-  };
+  using Meeting = std::vector<At>;  // those that have come to the k-th collective of a group
   struct Channel {
     std::deque<At> sends, recvs;
   };
 
-  const Event& Of(const At& at) const { return ranks_[at.rank].events[at.event]; }
+  const Event& Of(const At& at) const { return (*ranks_[at.rank].events)[at.event]; }
   std::string Says(const At& at) const { return StrCat("rank ", at.rank, " runs ", Of(at).op); }
+
+  Group& GroupOf(const At& at) {
+    const std::string& axis = Of(at).axis;
+    Group*& known = ranks_[at.rank].groups[axis];
+    if (known == nullptr) {
+      std::vector<int32_t> members = mesh_.Group({axis}, at.rank);
+      known = &groups_[members];  // one for axes of the same ranks
+      known->members = std::move(members);
+    }
+    return *known;
+  }
 
   absl::StatusOr<bool> Advance(int r) {
     Rank& rank = ranks_[r];
     const size_t before = rank.next;
-    for (; rank.next < rank.events.size(); ++rank.next) {
-      const Event& e = rank.events[rank.next];
+    for (; rank.next < rank.events->size(); ++rank.next) {
+      const Event& e = (*rank.events)[rank.next];
       if (e.kind == Event::kWait) {
         if (!rank.done[e.of]) break;
       } else if (e.kind == Event::kStart) {
@@ -147,29 +166,29 @@ class Simulation {
   }
 
   absl::Status Arrive(const At& at) {
-    const std::vector<int32_t> members = mesh_.Group({Of(at).axis}, at.rank);
-    const size_t turn = turns_[{at.rank, members}]++;
-    Meeting& meeting = meetings_[{members, turn}];
-    meeting.arrived.push_back(at);
-    const At& first = meeting.arrived.front();
+    Group& group = GroupOf(at);
+    const size_t turn = group.turns[at.rank]++;
+    const auto place = meetings_.try_emplace({&group, turn}).first;
+    Meeting& meeting = place->second;
+    meeting.push_back(at);
+    const At& first = meeting.front();
     if (Of(first).what != Of(at).what) {
       return BugError("the ranks of one group would run different collectives: ", Says(first), " (",
                       Of(first).what, "), ", Says(at), " (", Of(at).what, "), both as number ",
                       turn + 1, " over axis ", Of(at).axis,
                       "; a strategy emits them in an order that differs between ranks");
     }
-    if (meeting.arrived.size() < members.size()) return absl::OkStatus();
-    for (const At& a : meeting.arrived) ranks_[a.rank].done[a.event] = true;
+    if (meeting.size() < group.members.size()) return absl::OkStatus();
+    for (const At& a : meeting) ranks_[a.rank].done[a.event] = true;
+    meetings_.erase(place);
     return absl::OkStatus();
   }
 
-  int Peer(const At& at) const {
-    return mesh_.Group({Of(at).axis}, at.rank)[static_cast<size_t>(Of(at).peer)];
-  }
+  int Peer(const At& at) { return GroupOf(at).members[static_cast<size_t>(Of(at).peer)]; }
 
   absl::Status Post(const At& at) {
     const Event& e = Of(at);
-    const auto size = static_cast<int>(mesh_.Group({e.axis}, at.rank).size());
+    const auto size = static_cast<int>(GroupOf(at).members.size());
     if (e.peer < 0 || e.peer >= size) {
       return BugError(Says(at), " with peer ", e.peer, ", but axis ", e.axis, " has ", size,
                       " ranks");
@@ -191,31 +210,33 @@ class Simulation {
     return absl::OkStatus();
   }
 
-  // Whom rank r waits for: a member of the group, or the message's other side, that has not come.
-  int Missing(const At& at) const {
+  // Whom a rank waits for: a member of the group, or the message's other side, that has not come.
+  int Missing(const At& at) {
     if (Of(at).kind != Event::kStart) return Peer(at);
-    const std::vector<int32_t> members = mesh_.Group({Of(at).axis}, at.rank);
+    const Group& group = GroupOf(at);
     for (const auto& [key, meeting] : meetings_) {
-      if (key.first != members) continue;
-      bool mine = false;
-      for (const At& a : meeting.arrived) mine = mine || (a.rank == at.rank && a.event == at.event);
+      const auto came = [&meeting](int rank) {
+        return std::any_of(meeting.begin(), meeting.end(),
+                           [rank](const At& a) { return a.rank == rank; });
+      };
+      const bool mine = std::any_of(meeting.begin(), meeting.end(), [&at](const At& a) {
+        return a.rank == at.rank && a.event == at.event;
+      });
       if (!mine) continue;
-      for (int32_t m : members) {
-        bool came = false;
-        for (const At& a : meeting.arrived) came = came || a.rank == m;
-        if (!came) return m;
+      for (const int32_t m : group.members) {
+        if (!came(m)) return m;
       }
     }
     return at.rank;
   }
 
-  absl::Status Stuck(int r) const {
+  absl::Status Stuck(int r) {
     const auto waits = [&](int rank) {
-      return At{rank, ranks_[rank].events[ranks_[rank].next].of};
+      return At{rank, (*ranks_[rank].events)[ranks_[rank].next].of};
     };
     const At mine = waits(r);
     const int other = Missing(mine);
-    if (ranks_[other].next >= ranks_[other].events.size()) {
+    if (ranks_[other].next >= ranks_[other].events->size()) {
       return BugError("the step would never end: rank ", r, " waits in ", Of(mine).op, " for rank ",
                       other, ", which never comes to it");
     }
@@ -226,9 +247,10 @@ class Simulation {
   }
 
   const Mesh& mesh_;
+  std::vector<std::vector<Event>> scripts_;
   std::vector<Rank> ranks_;
-  std::map<std::pair<int, std::vector<int32_t>>, size_t> turns_;
-  std::map<std::pair<std::vector<int32_t>, size_t>, Meeting> meetings_;
+  std::map<std::vector<int32_t>, Group> groups_;
+  std::map<std::pair<const Group*, size_t>, Meeting> meetings_;  // that are not complete
   std::map<std::tuple<int, int, int>, Channel> channels_;
 };
 
@@ -250,14 +272,21 @@ std::string CommScript(const Program& program, const MemoryPlan& plan) {
   return script;
 }
 
-absl::Status CheckCommunication(const Mesh& mesh, const std::vector<std::string>& scripts) {
-  if (static_cast<int64_t>(scripts.size()) != mesh.world()) {
-    return BugError("the mesh has ", mesh.world(), " ranks, ", scripts.size(),
+absl::Status CheckCommunication(const Mesh& mesh, const std::vector<std::string>& scripts,
+                                const std::vector<int>& of) {
+  if (static_cast<int64_t>(of.size()) != mesh.world()) {
+    return BugError("the mesh has ", mesh.world(), " ranks, ", of.size(),
                     " told what they communicate");
   }
   Simulation simulation(mesh);
-  CAPSTAN_RETURN_IF_ERROR(simulation.Load(scripts));
+  CAPSTAN_RETURN_IF_ERROR(simulation.Load(scripts, of));
   return simulation.Run();
+}
+
+absl::Status CheckCommunication(const Mesh& mesh, const std::vector<std::string>& scripts) {
+  std::vector<int> of(scripts.size());
+  std::iota(of.begin(), of.end(), 0);
+  return CheckCommunication(mesh, scripts, of);
 }
 
 }  // namespace capstan

@@ -1,5 +1,5 @@
 // Communication of all ranks checked before the first step: what each rank will start and wait for is
-// written down, told to the others and played through.
+// written down, told to the lead and played through there.
 #pragma once
 
 #include <string>
@@ -18,10 +18,13 @@ namespace capstan {
 //   wait <number of the start, send or recv, from 0>
 std::string CommScript(const Program& program, const MemoryPlan& plan);
 
-// Plays the scripts of all ranks (by rank). Collectives of a group match in order, messages in order
+// Plays the scripts of all ranks: rank r's is scripts[of[r]]. Collectives of a group match in order, messages in order
 // per (source, destination, channel); a start or send never blocks, a wait does until all of the group
 // have started, or the message's other side has. Refuses a mismatch and a cycle in one sentence that
 // names two ranks and their ops. Any order of ranks gives the same answer.
+absl::Status CheckCommunication(const Mesh& mesh, const std::vector<std::string>& scripts,
+                                const std::vector<int>& of);
+// scripts[r] is rank r's.
 absl::Status CheckCommunication(const Mesh& mesh, const std::vector<std::string>& scripts);
 
 }  // namespace capstan

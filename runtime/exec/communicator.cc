@@ -1,6 +1,9 @@
 #include "runtime/exec/communicator.h"
 
+#include <signal.h>
+
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 
 #include "absl/strings/str_join.h"
@@ -82,10 +85,56 @@ int32_t OperationOf(const std::string& kind) {
   return 0;
 }
 
+const char* OperationName(size_t operation) {
+  switch (operation) {
+    case CAPSTAN_COMM_ALL_REDUCE:
+      return "all-reduce";
+    case CAPSTAN_COMM_REDUCE_SCATTER:
+      return "reduce-scatter";
+    case CAPSTAN_COMM_ALL_GATHER:
+      return "all-gather";
+    case CAPSTAN_COMM_BROADCAST:
+      return "broadcast";
+    case CAPSTAN_COMM_ALL_TO_ALL:
+      return "all-to-all";
+    case CAPSTAN_COMM_SEND:
+      return "send";
+    case CAPSTAN_COMM_RECV:
+      return "receive";
+    case CAPSTAN_COMM_BARRIER:
+      return "barrier";
+    default:
+      return "other";
+  }
+}
+
+// -1: none of the interface's.
+int32_t ReductionOf(const std::string& reduce) {
+  if (reduce == "sum") return CAPSTAN_COMM_SUM;
+  if (reduce == "max") return CAPSTAN_COMM_MAX;
+  if (reduce == "average") return CAPSTAN_COMM_AVERAGE;
+  return -1;
+}
+
 }  // namespace
 
 bool IsCommunication(const Op& op) {
   return op.def->is(CAPSTAN_OP_COLLECTIVE) || OperationOf(op.kind()) != 0;
+}
+
+absl::Status CheckCommunicable(const Program& program, const Op& op) {
+  if (OperationOf(op.kind()) == 0) {
+    return UnsupportedError(program.OpText(op.id), ", segment ",
+                            program.segments()[op.segment].name, ": the host cannot run ",
+                            op.kind(), " yet; use a strategy that does without it");
+  }
+  const std::string reduce = op.attrs.String("reduce", "sum");
+  if (ReductionOf(reduce) < 0) {
+    return UnsupportedError(program.OpText(op.id), ", segment ",
+                            program.segments()[op.segment].name, ": reduce = '", reduce,
+                            "' is none of sum, max and average");
+  }
+  return absl::OkStatus();
 }
 
 uint64_t CommunicatedBytes(const Program& program, const Op& op) {
@@ -108,13 +157,17 @@ capstan_status* CommOperation::Start(void* state, const capstan_kernel_args* arg
   auto* operation = static_cast<CommOperation*>(state);
   const Communicator& owner = *operation->owner_;
   *operation->counted_ += operation->bytes_;
-  return owner.vtable_->start(owner.self_, operation->handle_, args->queue);
+  void* const queue = owner.capabilities_.stream_order != 0 ? args->queue : nullptr;
+  return owner.vtable_->start(owner.self_, operation->handle_, queue);
 }
 
 capstan_status* CommOperation::Wait(void* state, const capstan_kernel_args*) {
   auto* operation = static_cast<CommOperation*>(state);
-  const Communicator& owner = *operation->owner_;
-  return owner.vtable_->wait(owner.self_, operation->handle_, owner.timeout_s_);
+  Communicator& owner = *operation->owner_;
+  owner.awaited_.store(operation->group_, std::memory_order_relaxed);
+  capstan_status* status = owner.vtable_->wait(owner.self_, operation->handle_, owner.timeout_s_);
+  owner.awaited_.store(nullptr, std::memory_order_relaxed);
+  return status;
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(const capstan_comm_v1* vtable,
@@ -130,6 +183,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(const capstan
   made->rank_ = rank;
   made->timeout_s_ = timeout_s;
   CAPSTAN_RETURN_IF_ERROR(FromC(vtable->create(host, options, &made->self_)));
+  CAPSTAN_RETURN_IF_ERROR(made->ReadCapabilities());
   // All at once and in the mesh's order: making a group may wait for its members.
   for (const MeshAxis& axis : mesh->axes()) {
     if (axis.size > 1) CAPSTAN_RETURN_IF_ERROR(made->Group(axis.name).status());
@@ -137,10 +191,75 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(const capstan
   return made;
 }
 
+absl::Status Communicator::ReadCapabilities() {
+  capabilities_.struct_size = sizeof(capabilities_);
+  CAPSTAN_RETURN_IF_ERROR(FromC(vtable_->capabilities(self_, &capabilities_)));
+  const int32_t most = capabilities_.max_group;
+  for (const MeshAxis& axis : mesh_->axes()) {
+    if (most <= 0 || mesh_->Size(axis.name) <= most) continue;
+    return UnsupportedError(
+        "mesh axis ", axis.name, " has ", mesh_->Size(axis.name),
+        " ranks, but this communication backend makes groups of at most ", most,
+        "; divide the ranks over several axes, or choose another [comm] plugin");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Communicator::RequireDType(DType dtype, const std::string& label) const {
+  const capstan_dtype* const all = capabilities_.dtypes;
+  const size_t count = capabilities_.dtype_count;
+  const auto same = [&](DType d) { return SameDType(d, dtype); };
+  if (count == 0 || std::any_of(all, all + count, same)) return absl::OkStatus();
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; ++i) names.push_back(DTypeName(all[i]));
+  return UnsupportedError(label, ": this communication backend does not move ", DTypeName(dtype),
+                          "; it has ", absl::StrJoin(names, ", "),
+                          ": choose another [comm] plugin, or another precision");
+}
+
 Communicator::~Communicator() {
+  if (watch_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    stopped_.notify_all();
+    watch_.join();
+  }
   if (self_ == nullptr) return;
   for (const auto& [ranks, group] : groups_) vtable_->group_destroy(self_, group.handle);
   vtable_->destroy(self_);
+}
+
+void Communicator::Report(RankStatus* status) {
+  if (status == nullptr || watch_.joinable()) return;
+  status_ = status;
+  sigset_t all, before;  // signals are the main thread's to take
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  watch_ = std::thread([this] { Watch(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// The watching thread: asks the backend only when one wait spans two looks.
+void Communicator::Watch() {
+  const std::chrono::duration<double> between(std::clamp(timeout_s_ / 10, 0.05, 1.0));
+  uint64_t before = 0;
+  std::unique_lock lock(mutex_);
+  while (!stopped_.wait_for(lock, between, [this] { return stop_; })) {
+    lock.unlock();
+    const uint64_t writes = status_->writes();
+    void* const group = awaited_.load(std::memory_order_relaxed);
+    if (group != nullptr && writes == before) {
+      capstan_comm_progress progress{};
+      progress.struct_size = sizeof(progress);
+      progress.waiting_for = -1;
+      const absl::Status polled = FromC(vtable_->poll(self_, group, &progress));
+      if (polled.ok()) status_->SetAwaited(writes, progress.waiting_for);
+    }
+    before = writes;
+    lock.lock();
+  }
 }
 
 absl::Status Communicator::Register(void* memory, uint64_t bytes, int32_t fd, uint64_t offset) {
@@ -152,14 +271,19 @@ void Communicator::Unregister(void* memory) {
 }
 
 absl::StatusOr<Communicator::Joined*> Communicator::Group(const std::string& axis) {
-  const std::vector<int32_t> ranks = mesh_->Group({axis}, rank_);
-  auto [it, fresh] = groups_.try_emplace(ranks);
-  if (!fresh) return &it->second;
-  absl::Status made =
-      FromC(vtable_->group_create(self_, ranks.data(), ranks.size(), 0, &it->second.handle));
-  if (made.ok()) return &it->second;
-  groups_.erase(it);
-  return Annotate(made, StrCat("making the group of axis ", axis));
+  std::vector<int32_t> ranks = mesh_->Group({axis}, rank_);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = groups_.find(ranks);
+    if (found != groups_.end()) return &found->second;
+  }
+  Joined joined;  // others may abort while this waits for its members
+  CAPSTAN_RETURN_IF_ERROR(
+      Annotate(FromC(vtable_->group_create(self_, ranks.data(), ranks.size(), 0, &joined.handle)),
+               StrCat("making the group of axis ", axis)));
+  const std::lock_guard lock(mutex_);
+  if (!aborted_.empty()) vtable_->abort(self_, joined.handle, aborted_.c_str());
+  return &groups_.emplace(std::move(ranks), joined).first->second;
 }
 
 absl::StatusOr<std::unique_ptr<CommOperation>> Communicator::Prepare(const Program& program,
@@ -174,17 +298,15 @@ absl::StatusOr<std::unique_ptr<CommOperation>> Communicator::Prepare(const Progr
   capstan_comm_request& c = request.c;
   c.struct_size = sizeof(c);
   c.operation = OperationOf(op.kind());
-  if (c.operation == 0) {
-    return UnsupportedError("op '", op.kind(), "' of ", request.label,
-                            " has no operation of a communication backend");
-  }
-  c.reduce = op.attrs.String("reduce", "sum") == "max" ? CAPSTAN_COMM_MAX : CAPSTAN_COMM_SUM;
+  CAPSTAN_RETURN_IF_ERROR(CheckCommunicable(program, op));
+  c.reduce = ReductionOf(op.attrs.String("reduce", "sum"));
   c.root = static_cast<int32_t>(op.attrs.Int("root", 0));
   c.peer = static_cast<int32_t>(op.attrs.Int("peer", 0));
   c.channel = ChannelOf(op);
   c.tag = microbatch;
   const std::vector<TensorId>& tensors = op.inputs.empty() ? op.outputs : op.inputs;
   c.dtype = program.tensor(tensors.front()).dtype();
+  CAPSTAN_RETURN_IF_ERROR(RequireDType(c.dtype, request.label));
   const size_t count = tensors.size();
   request.counts.reserve(count);
   for (size_t i = 0; i < count; ++i) {
@@ -205,12 +327,13 @@ absl::StatusOr<std::unique_ptr<CommOperation>> Communicator::Prepare(const Progr
   void* handle = nullptr;
   CAPSTAN_RETURN_IF_ERROR(
       Annotate(FromC(vtable_->prepare(self_, group->handle, &c, &handle)), request.label));
-  return std::make_unique<CommOperation>(this, handle,
+  return std::make_unique<CommOperation>(this, group->handle, handle,
                                          &group->planned[static_cast<size_t>(c.operation)],
                                          CommunicatedBytes(program, op));
 }
 
 absl::Status Communicator::CheckVolumes() const {
+  const std::lock_guard lock(mutex_);
   for (const auto& [ranks, group] : groups_) {
     capstan_comm_progress progress{};
     progress.struct_size = sizeof(progress);
@@ -221,14 +344,16 @@ absl::Status Communicator::CheckVolumes() const {
     for (size_t i = 0; i < counted.size(); ++i) {
       if (counted[i] == group.planned[i]) continue;
       return BugError("rank ", rank_, ", group of ranks ", absl::StrJoin(ranks, ", "), ": ",
-                      group.planned[i], " bytes of communication ", i,
-                      " (CAPSTAN_COMM_*) were planned, and the backend finished ", counted[i]);
+                      group.planned[i], " bytes of ", OperationName(i),
+                      " were planned, and the backend finished ", counted[i]);
     }
   }
   return absl::OkStatus();
 }
 
 void Communicator::Abort(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (aborted_.empty()) aborted_ = reason.empty() ? "aborted" : reason;
   for (const auto& [ranks, group] : groups_) vtable_->abort(self_, group.handle, reason.c_str());
 }
 

@@ -3,15 +3,20 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <condition_variable>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "plugin_api/comm.h"
 #include "plugin_api/device.h"
+#include "runtime/launch/rank_status.h"
 #include "runtime/mesh.h"
 #include "runtime/program/program.h"
 
@@ -24,8 +29,8 @@ class Communicator;
 class CommOperation {
  public:
   // counted: where each start adds `bytes`.
-  CommOperation(Communicator* owner, void* handle, uint64_t* counted, uint64_t bytes)
-      : owner_(owner), handle_(handle), counted_(counted), bytes_(bytes) {}
+  CommOperation(Communicator* owner, void* group, void* handle, uint64_t* counted, uint64_t bytes)
+      : owner_(owner), group_(group), handle_(handle), counted_(counted), bytes_(bytes) {}
   ~CommOperation();
   CommOperation(const CommOperation&) = delete;
   CommOperation& operator=(const CommOperation&) = delete;
@@ -35,6 +40,7 @@ class CommOperation {
 
  private:
   Communicator* owner_;
+  void* group_;
   void* handle_;
   uint64_t* counted_;
   uint64_t bytes_;
@@ -43,7 +49,8 @@ class CommOperation {
 // [main thread]
 class Communicator {
  public:
-  // `timeout_s`: how long a wait may last before it fails, naming the ranks waited for.
+  // `timeout_s`: how long a wait may last before it fails, naming the ranks waited for. Refuses a mesh
+  // with groups larger than the backend makes.
   static absl::StatusOr<std::unique_ptr<Communicator>> Create(const capstan_comm_v1* vtable,
                                                               const capstan_host* host,
                                                               const capstan_options* options,
@@ -58,7 +65,10 @@ class Communicator {
   void Unregister(void* memory);
   bool registers() const { return vtable_->memory_register != nullptr; }
 
-  // The op bound to operands in memory; `label` names it in messages.
+  // Tells `status` (must outlive this object) during long waits whom they are for.
+  void Report(RankStatus* status);
+
+  // The op bound to operands in memory.
   absl::StatusOr<std::unique_ptr<CommOperation>> Prepare(const Program& program, const Op& op,
                                                          std::span<void* const> inputs,
                                                          std::span<void* const> outputs,
@@ -77,18 +87,35 @@ class Communicator {
     Volumes planned{};  // of what was started
   };
   Communicator() = default;
+  absl::Status ReadCapabilities();
+  absl::Status RequireDType(DType dtype, const std::string& label) const;
   absl::StatusOr<Joined*> Group(const std::string& axis);
+  void Watch();
 
   const capstan_comm_v1* vtable_ = nullptr;
   void* self_ = nullptr;
   const Mesh* mesh_ = nullptr;
   int64_t rank_ = 0;
   double timeout_s_ = 0;
-  std::map<std::vector<int32_t>, Joined> groups_;  // by members: axes of the same ranks share one
+  capstan_comm_capabilities capabilities_{};  // what it points to is the backend's
+
+  mutable std::mutex mutex_;  // of all below
+  // By members: axes of the same ranks share one. Only the main thread adds to it.
+  std::map<std::vector<int32_t>, Joined> groups_;
+  std::string aborted_;  // why; "": not aborted
+
+  // The watch of long waits.
+  std::atomic<void*> awaited_{nullptr};  // the group that the main thread waits for
+  RankStatus* status_ = nullptr;
+  bool stop_ = false;  // under mutex_
+  std::condition_variable stopped_;
+  std::thread watch_;
 };
 
 // True for ops that the host executes through a Communicator.
 bool IsCommunication(const Op& op);
+// Refuses communication that no backend has an operation for.
+absl::Status CheckCommunicable(const Program& program, const Op& op);
 // Bytes of the tensors a launch communicates, whole where ranks have parts.
 uint64_t CommunicatedBytes(const Program& program, const Op& op);
 // The channel of a message: cotangents have their own beside that of the values.

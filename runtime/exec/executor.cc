@@ -198,7 +198,10 @@ absl::Status Executor::Loop(int64_t step, Around&& around) {
     }
     if (capstan_status* status = around(launch)) return Fail(launch, status);
   }
-  return storage_->device()->Wait();
+  CAPSTAN_RETURN_IF_ERROR(storage_->device()->Wait());
+  // What comes between steps (data, a checkpoint) may take its time: this rank waits for nobody.
+  if (status_ != nullptr) status_->SetOp(OpLabel(), -1, RankState::kComputing);
+  return absl::OkStatus();
 }
 
 absl::Status Executor::Run(int64_t step) {

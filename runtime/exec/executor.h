@@ -63,7 +63,8 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Tells `status` (may be nullptr; must outlive the executor) about every launch.
+  // Tells `status` (may be nullptr; must outlive the executor) about every launch, and that this rank
+  // computes once all of a step are done.
   void Report(RankStatus* status);
 
   // Runs one step. On failure the message names the op, its segment and microbatch.

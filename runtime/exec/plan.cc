@@ -77,6 +77,12 @@ absl::Status MemoryPlan::Add(const Program& program, Device* device, uint64_t se
   ShareInPlace(program, plan, true);
   FindWaits(program, plan);
   ShareInPlace(program, plan, false);
+  for (TensorId t = 0; t < static_cast<TensorId>(plan.instance_of.size()); ++t) {
+    for (const int i : plan.instance_of[t]) {
+      if (i < 0 || plan.instances[i].bytes > 0 || program.tensor(t).elements() == 0) continue;
+      return BugError(program.TensorName(t), " has no place in the arena");
+    }
+  }
   if (device != nullptr) CAPSTAN_RETURN_IF_ERROR(AddWorkspace(program, device, seed, plan));
   Pack(program, plan);
   programs_[&program] = std::move(plan);
@@ -117,7 +123,11 @@ absl::Status MemoryPlan::Linearise(const Program& program, PlannedProgram& plan)
   for (const Segment& segment : program.segments()) {
     for (OpId id : segment.ops) {
       const Op& op = program.op(id);
-      if (IsAlias(op)) plan.alias[op.outputs[0]] = plan.alias[op.inputs[0]];
+      if (IsAlias(op)) {
+        plan.alias[op.outputs[0]] = plan.alias[op.inputs[0]];
+      } else if (IsCommunication(op)) {
+        CAPSTAN_RETURN_IF_ERROR(CheckCommunicable(program, op));
+      }
     }
   }
   std::vector<std::vector<bool>> written(program.tensor_limit());
@@ -220,11 +230,18 @@ absl::Status MemoryPlan::FindLifetimes(const Program& program, PlannedProgram& p
 // An element-wise op writes over its first operand where that dies, and so does a reduction over
 // ranks: the two become one instance.
 void MemoryPlan::ShareInPlace(const Program& program, PlannedProgram& plan, bool communication) {
-  auto slot = [&](TensorId t, int microbatch) -> int* {
-    std::vector<int>& list = plan.instance_of[plan.alias[t]];
-    if (static_cast<size_t>(microbatch + 1) < list.size() && list[microbatch + 1] >= 0)
-      return &list[microbatch + 1];
-    return !list.empty() && list[0] >= 0 ? &list[0] : nullptr;
+  // Several tensors may be one instance already, so what it becomes part of is kept by instance.
+  std::vector<int> part_of(plan.instances.size());
+  std::iota(part_of.begin(), part_of.end(), 0);
+  const auto whole = [&](int instance) {
+    while (part_of[instance] != instance) instance = part_of[instance];
+    return instance;
+  };
+  const auto find = [&](TensorId t, int microbatch) {
+    const std::vector<int>& list = plan.instance_of[plan.alias[t]];
+    const auto at = static_cast<size_t>(microbatch + 1);
+    if (at < list.size() && list[at] >= 0) return whole(list[at]);
+    return !list.empty() && list[0] >= 0 ? whole(list[0]) : -1;
   };
   for (size_t i = 0; i < plan.launches.size(); ++i) {
     const PlannedLaunch& launch = plan.launches[i];
@@ -236,18 +253,22 @@ void MemoryPlan::ShareInPlace(const Program& program, PlannedProgram& plan, bool
       const Tensor& in = program.tensor(plan.alias[op.inputs[j]]);
       const Tensor& out = program.tensor(op.outputs[j]);
       if (!InArena(in) || !InArena(out) || !SameDType(in.dtype(), out.dtype())) continue;
-      int* from = slot(in.id, launch.microbatch);
-      int* to = slot(out.id, launch.microbatch);
-      if (from == nullptr || to == nullptr || *from == *to) continue;
-      Instance& source = plan.instances[*from];
-      Instance& result = plan.instances[*to];
+      const int from = find(in.id, launch.microbatch), to = find(out.id, launch.microbatch);
+      if (from < 0 || to < 0 || from == to) continue;
+      Instance& source = plan.instances[from];
+      Instance& result = plan.instances[to];
       const int now = static_cast<int>(i);
       if (source.named || source.last != now || result.first != now || source.bytes != result.bytes)
         continue;
       source.last = result.last;
       source.named = result.named;
       result.bytes = 0;
-      *to = *from;
+      part_of[to] = from;
+    }
+  }
+  for (std::vector<int>& list : plan.instance_of) {
+    for (int& instance : list) {
+      if (instance >= 0) instance = whole(instance);
     }
   }
 }

@@ -7,6 +7,7 @@
 #include "runtime/launch/bootstrap.h"
 #include "runtime/launch/meeting.h"
 #include "runtime/launch/rendezvous_file.h"
+#include "runtime/launch/sha256.h"
 #include "runtime/launch/wire.h"
 #include "runtime/status.h"
 
@@ -74,6 +75,8 @@ std::vector<Fact> FactsOfToml(std::string_view resolved) {
       const size_t brackets = repeated ? 2 : 1;
       table = line.substr(brackets, line.size() - 2 * brackets);
       if (repeated) table = StrCat(table, "[", repeats[table]++, "]");
+    } else if (table == "resolved") {
+      continue;  // how the configuration came about, not what it is
     } else if (equals != std::string::npos) {
       facts.push_back(
           {table.empty() ? line.substr(0, equals) : StrCat(table, ".", line.substr(0, equals)),
@@ -87,8 +90,14 @@ std::vector<Fact> FactsOfToml(std::string_view resolved) {
 
 absl::Status RequireSameFacts(Bootstrap& bootstrap, std::string_view name,
                               const std::vector<Fact>& facts) {
+  const std::string mine = Pack(facts);
+  CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> digests,
+                           bootstrap.ExchangeStrings(name, AsText(Sha256(mine))));
+  if (std::count(digests.begin(), digests.end(), digests[0]) == bootstrap.size()) {
+    return absl::OkStatus();
+  }
   CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> packed,
-                           bootstrap.ExchangeStrings(name, Pack(facts)));
+                           bootstrap.ExchangeStrings(StrCat(name, " in full"), mine));
   std::vector<FactMap> all;
   std::set<std::string> names;
   for (const std::string& p : packed) {

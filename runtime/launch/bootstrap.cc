@@ -21,8 +21,6 @@
 namespace capstan {
 namespace {
 
-constexpr size_t kLongestValue = 32u << 20;
-
 // The store answers when a deadline passes. This much later it is itself what does not answer.
 double Patience(double timeout_s) { return timeout_s + std::clamp(timeout_s / 4, 0.5, 5.0); }
 
@@ -105,9 +103,9 @@ class Bootstrap::Impl {
 
   absl::StatusOr<std::vector<std::string>> Exchange(std::string_view name, std::string_view value) {
     if (size_ == 1) return std::vector<std::string>{std::string(value)};
-    if (value.size() > kLongestValue / size_) {
-      return UsageError("'", name, "' exchanges ", value.size(), " bytes a rank among ", size_,
-                        " ranks; together they may have ", kLongestValue);
+    if (value.size() > kLongestValue) {
+      return UsageError("'", name, "' exchanges ", value.size(), " bytes of rank ", rank_,
+                        "; all ranks together may have ", kLongestValue);
     }
     CAPSTAN_ASSIGN_OR_RETURN(const std::string all,
                              Ask(Frame(MessageType::kExchange), timeout_s_,
@@ -216,18 +214,18 @@ class Bootstrap::Impl {
 
   // The reader's thread.
   void Read() {
-    std::string buffer;
+    std::string buffer = std::move(joined_.received);
     for (;;) {
-      const absl::Status received = ReceiveSome(joined_.connection.get(), buffer, InSeconds(3600));
-      if (closing_) return;
-      if (StatusClass(received) == CAPSTAN_TIMEOUT) continue;
-      if (!received.ok()) return End(HolderGone(CAPSTAN_PEER_LOST, "is gone"));
       for (;;) {
         absl::StatusOr<std::optional<std::string>> body = TakeFrame(buffer, kLongestFrame);
         if (!body.ok()) return End(body.status());
         if (!body->has_value()) break;
         Take(**body);
       }
+      const absl::Status received = ReceiveSome(joined_.connection.get(), buffer, InSeconds(3600));
+      if (closing_) return;
+      if (StatusClass(received) == CAPSTAN_TIMEOUT) continue;
+      if (!received.ok()) return End(HolderGone(CAPSTAN_PEER_LOST, "is gone"));
     }
   }
 

@@ -49,8 +49,9 @@ class Bootstrap {
   // Waits until some rank has put it. timeout_s 0: the job's.
   absl::StatusOr<std::string> Get(std::string_view key, double timeout_s = 0);
 
-  // Every rank gives a value under `name` and gets all of them, in the order of ranks. A name may be
-  // used again once it has returned. Failures name the ranks that did not come.
+  // Every rank gives a value under `name` and gets all of them, in the order of ranks. Together they may
+  // have 32 MiB. A name may be used again once it has returned. Failures name the ranks that did not
+  // come.
   absl::StatusOr<std::vector<std::string>> ExchangeStrings(std::string_view name,
                                                            std::string_view value);
   absl::Status Barrier(std::string_view name);

@@ -9,8 +9,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <deque>
 #include <list>
+#include <memory>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -21,12 +24,34 @@
 namespace capstan {
 namespace {
 
+// Bytes to be sent, in pieces that connections may share.
+class Outbox {
+ public:
+  void Add(std::shared_ptr<const std::string> piece) {
+    if (piece != nullptr && !piece->empty()) pieces_.push_back(std::move(piece));
+  }
+  bool empty() const { return pieces_.empty(); }
+  bool one_left() const { return pieces_.size() == 1; }
+  std::string_view front() const { return std::string_view(*pieces_.front()).substr(sent_); }
+  void Sent(size_t bytes) {  // of front()
+    sent_ += bytes;
+    if (sent_ < pieces_.front()->size()) return;
+    pieces_.pop_front();
+    sent_ = 0;
+  }
+
+ private:
+  std::deque<std::shared_ptr<const std::string>> pieces_;
+  size_t sent_ = 0;  // of the first
+};
+
 struct Connection {
   enum class Stage { kHello, kProof, kJoined, kClosing };
   Fd fd;
   Stage stage = Stage::kHello;
   Introduction introduction;
-  std::string in, out;
+  std::string in;
+  Outbox out;
   SteadyTime deadline;  // of the handshake, or of a refusal's last bytes
   bool dead = false;
 };
@@ -257,7 +282,8 @@ class BootstrapServer::Loop {
       for (const Meeting::Answer& answer : answers) {
         for (Connection& c : connections_) {
           if (c.stage == Connection::Stage::kJoined && c.introduction.rank == answer.rank) {
-            c.out += answer.frame;
+            c.out.Add(std::make_shared<const std::string>(answer.head));
+            c.out.Add(answer.end);
           }
         }
       }
@@ -267,15 +293,17 @@ class BootstrapServer::Loop {
   }
 
   void Send(Connection& c, std::string frame) {
-    c.out += frame;
+    c.out.Add(std::make_shared<const std::string>(std::move(frame)));
     Flush(c);
   }
 
   void Flush(Connection& c) {
     while (!c.dead && !c.out.empty()) {
-      const ssize_t n = ::send(c.fd.get(), c.out.data(), c.out.size(), MSG_NOSIGNAL);
+      const std::string_view next = c.out.front();
+      const ssize_t n = ::send(c.fd.get(), next.data(), next.size(),
+                               MSG_NOSIGNAL | (c.out.one_left() ? 0 : MSG_MORE));
       if (n > 0) {
-        c.out.erase(0, static_cast<size_t>(n));
+        c.out.Sent(static_cast<size_t>(n));
       } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
         return;
       } else if (errno != EINTR) {

@@ -5,7 +5,8 @@
 // job: every other rank is told at once, whether it waits here or not.
 //
 // Start-up costs this one process work linear in the world size, and an exchange moves the square of
-// it in bytes. That is fine for hundreds of ranks; a tree of forwarders is what thousands want.
+// it in bytes: for short values only. That is fine for hundreds of ranks; a tree of forwarders is what
+// thousands want.
 #ifndef CAPSTAN_RUNTIME_LAUNCH_BOOTSTRAP_SERVER_H_
 #define CAPSTAN_RUNTIME_LAUNCH_BOOTSTRAP_SERVER_H_
 

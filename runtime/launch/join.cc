@@ -14,11 +14,12 @@ namespace {
 // One try. again: another may succeed, with what the file says by then.
 struct Attempt {
   Fd fd;
+  std::string received;  // beyond the handshake
   absl::Status status;
   bool again = false;
 };
 
-Attempt Failed(const absl::Status& status, bool again) { return {Fd(), status, again}; }
+Attempt Failed(const absl::Status& status, bool again) { return {Fd(), "", status, again}; }
 
 absl::StatusOr<std::string> ReceiveFrame(int fd, std::string& buffer, SteadyTime deadline) {
   for (;;) {
@@ -32,9 +33,11 @@ std::string Place(const Rendezvous& where) {
   return StrCat(where.address.empty() ? "127.0.0.1" : where.address, " port ", where.port);
 }
 
-// `tentative`: where the rendezvous was found may be out of date.
-Attempt ShakeHands(const World& world, const Rendezvous& where, bool tentative,
-                   SteadyTime deadline) {
+// `tentative`: where the rendezvous was found may be out of date. `deadline` is that of the attempt.
+// Once the rendezvous has this rank's proof it may count the rank as present, and another attempt
+// would look like its death: then it has until `last`.
+Attempt ShakeHands(const World& world, const Rendezvous& where, bool tentative, SteadyTime deadline,
+                   SteadyTime last) {
   absl::StatusOr<Fd> fd = Connect(where.address, where.port, deadline);
   if (!fd.ok()) return Failed(fd.status(), IsRetryable(fd.status()));
   const absl::StatusOr<Digest> nonce = RandomBytes();
@@ -73,13 +76,15 @@ Attempt ShakeHands(const World& world, const Rendezvous& where, bool tentative,
   sent =
       SendAll(fd->get(), Frame(MessageType::kProof).Bytes(ProofOfClient(where.secret, who)).Done(),
               deadline);
-  body = sent.ok() ? ReceiveFrame(fd->get(), buffer, deadline) : absl::StatusOr<std::string>(sent);
+  body = sent.ok() ? ReceiveFrame(fd->get(), buffer, last) : absl::StatusOr<std::string>(sent);
   if (!body.ok()) {
     return Failed(Annotate(body.status(), "the rendezvous broke off the handshake"), true);
   }
   Fields verdict(*body);
   const auto answer = static_cast<MessageType>(verdict.U8());
-  if (answer == MessageType::kWelcome) return {*std::move(fd), absl::OkStatus(), false};
+  if (answer == MessageType::kWelcome) {
+    return {*std::move(fd), std::move(buffer), absl::OkStatus(), false};
+  }
   const absl::Status refusal = verdict.Status();
   if (answer != MessageType::kRefused || refusal.ok()) {
     return Failed(BugError("the rendezvous answered with message ", static_cast<int>(answer)),
@@ -103,9 +108,10 @@ class FileOnLoan {
 
 class Joiner {
  public:
-  Joiner(const World& world, const std::string& directory, double timeout_s)
+  Joiner(const World& world, const std::string& directory, double timeout_s, double attempt_s)
       : world_(world),
         timeout_s_(timeout_s),
+        attempt_s_(attempt_s),
         deadline_(InSeconds(timeout_s)),
         path_(RendezvousPath(directory, world.job)),
         by_file_(world.secret.empty()) {}
@@ -117,7 +123,7 @@ class Joiner {
       CAPSTAN_RETURN_IF_ERROR(ChoosePlace(&where));
       CAPSTAN_ASSIGN_OR_RETURN(joined.server, Serve(&where));
     }
-    CAPSTAN_ASSIGN_OR_RETURN(joined.connection, Connection(&where));
+    CAPSTAN_RETURN_IF_ERROR(Connect(&where, &joined));
     joined.job = JobId(where.secret, world_.epoch);
     return joined;
   }
@@ -161,7 +167,7 @@ class Joiner {
     return server;
   }
 
-  absl::StatusOr<Fd> Connection(Rendezvous* where) {
+  absl::Status Connect(Rendezvous* where, Joined* joined) {
     const bool reads_file = by_file_ && world_.rank != 0;
     absl::Status refusal, last;
     for (int pause_ms = 10;; pause_ms = std::min(2 * pause_ms, 200)) {
@@ -175,9 +181,13 @@ class Joiner {
       }
       if (found.ok()) {
         // A listener that accepts and says nothing must not take all of the time.
-        Attempt attempt =
-            ShakeHands(world_, *where, reads_file, std::min(deadline_, InSeconds(10)));
-        if (attempt.status.ok()) return std::move(attempt.fd);
+        Attempt attempt = ShakeHands(world_, *where, reads_file,
+                                     std::min(deadline_, InSeconds(attempt_s_)), deadline_);
+        if (attempt.status.ok()) {
+          joined->connection = std::move(attempt.fd);
+          joined->received = std::move(attempt.received);
+          return absl::OkStatus();
+        }
         if (!attempt.again) return attempt.status;
         if (StatusClass(attempt.status) == CAPSTAN_USAGE) refusal = attempt.status;
         last = attempt.status;
@@ -199,7 +209,7 @@ class Joiner {
   }
 
   const World& world_;
-  const double timeout_s_;
+  const double timeout_s_, attempt_s_;
   const SteadyTime deadline_;
   const std::string path_;
   const bool by_file_;
@@ -207,8 +217,9 @@ class Joiner {
 
 }  // namespace
 
-absl::StatusOr<Joined> JoinJob(const World& world, const std::string& directory, double timeout_s) {
-  if (world.size > 1) return Joiner(world, directory, timeout_s).Join();
+absl::StatusOr<Joined> JoinJob(const World& world, const std::string& directory, double timeout_s,
+                               double attempt_s) {
+  if (world.size > 1) return Joiner(world, directory, timeout_s, attempt_s).Join();
   Joined alone;
   CAPSTAN_ASSIGN_OR_RETURN(const Digest secret, RandomBytes());
   alone.job = ToHex(AsText(secret));

@@ -92,23 +92,25 @@ absl::Status Meeting::Handle(int rank, std::string_view body) {
   return absl::OkStatus();
 }
 
-void Meeting::Reply(const Waiter& to, const absl::Status& status, std::string_view value) {
-  answers_.push_back(
-      {to.rank, Frame(MessageType::kReply).U64(to.id).Status(status).Text(value).Done()});
+void Meeting::Reply(const Waiter& to, const absl::Status& status, const Value& value) {
+  const size_t size = value == nullptr ? 0 : value->size();
+  Frame frame(MessageType::kReply);
+  frame.U64(to.id).Status(status).U32(static_cast<uint32_t>(size));
+  answers_.push_back({to.rank, frame.Done(size), value});
 }
 
 void Meeting::Put(int rank, Fields& fields, uint64_t id) {
   const std::string key(fields.Text());
-  std::string value(fields.Text());
+  const auto value = std::make_shared<const std::string>(fields.Text());
   if (!fields.ok()) return;
   const Waiter writer{rank, id, 0, {}};
-  if (!aborted_.ok()) return Reply(writer, aborted_, "");
+  if (!aborted_.ok()) return Reply(writer, aborted_);
   if (const auto waiting = gets_.find(key); waiting != gets_.end()) {
     for (const Waiter& w : waiting->second) Reply(w, absl::OkStatus(), value);
     gets_.erase(waiting);
   }
-  values_[key] = std::move(value);
-  Reply(writer, absl::OkStatus(), "");
+  values_[key] = value;
+  Reply(writer, absl::OkStatus());
 }
 
 void Meeting::Get(int rank, Fields& fields, uint64_t id) {
@@ -116,7 +118,7 @@ void Meeting::Get(int rank, Fields& fields, uint64_t id) {
   const double timeout = Sane(fields.F64());
   if (!fields.ok()) return;
   const Waiter waiter{rank, id, timeout, InSeconds(timeout)};
-  if (!aborted_.ok()) return Reply(waiter, aborted_, "");
+  if (!aborted_.ok()) return Reply(waiter, aborted_);
   const auto found = values_.find(key);
   if (found != values_.end()) return Reply(waiter, absl::OkStatus(), found->second);
   gets_[key].push_back(waiter);
@@ -128,19 +130,22 @@ void Meeting::Meet(int rank, Fields& fields, uint64_t id) {
   std::string value(fields.Text());
   if (!fields.ok()) return;
   const Waiter waiter{rank, id, timeout, InSeconds(timeout)};
-  if (!aborted_.ok()) return Reply(waiter, aborted_, "");
+  if (!aborted_.ok()) return Reply(waiter, aborted_);
   if (const auto failed = failed_.find(name); failed != failed_.end()) {
-    return Reply(waiter, failed->second, "");
+    return Reply(waiter, failed->second);
   }
   Exchange& exchange = exchanges_[name];
   if (!exchange.values.emplace(rank, std::move(value)).second) {
-    return Reply(waiter,
-                 UsageError("two threads of rank ", rank, " are in '", name,
-                            "' at once; each needs a name of its own"),
-                 "");
+    return Reply(waiter, UsageError("two threads of rank ", rank, " are in '", name,
+                                    "' at once; each needs a name of its own"));
   }
+  exchange.bytes += exchange.values[rank].size();
   exchange.waiters.push_back(waiter);
-  if (static_cast<int>(exchange.values.size()) == size()) {
+  if (exchange.bytes > kLongestValue) {
+    FailExchange(name, UsageError("'", name, "' exchanges ", exchange.bytes, " bytes among ",
+                                  size(), " ranks, and more; together they may have ",
+                                  kLongestValue, ": large data belongs into a collective"));
+  } else if (static_cast<int>(exchange.values.size()) == size()) {
     Complete(name, exchange);
   } else {
     FailHopeless();
@@ -148,14 +153,14 @@ void Meeting::Meet(int rank, Fields& fields, uint64_t id) {
 }
 
 void Meeting::Complete(const std::string& name, Exchange& exchange) {
-  std::string all;
-  for (const auto& [rank, value] : exchange.values) AppendText(&all, value);
+  const auto all = std::make_shared<std::string>();
+  for (const auto& [rank, value] : exchange.values) AppendText(all.get(), value);
   for (const Waiter& w : exchange.waiters) Reply(w, absl::OkStatus(), all);
   exchanges_.erase(name);
 }
 
 void Meeting::FailExchange(const std::string& name, const absl::Status& status) {
-  for (const Waiter& w : exchanges_[name].waiters) Reply(w, status, "");
+  for (const Waiter& w : exchanges_[name].waiters) Reply(w, status);
   exchanges_.erase(name);
   failed_[name] = status;
 }
@@ -206,13 +211,13 @@ void Meeting::Abort(const absl::Status& reason) {
   aborted_ = reason;
   // First the news, then the answers: a rank whose wait fails knows by then that the job has ended.
   for (const int r : RanksThat(Presence::kHere)) {
-    answers_.push_back({r, Frame(MessageType::kAborted).Status(aborted_).Done()});
+    answers_.push_back({r, Frame(MessageType::kAborted).Status(aborted_).Done(), nullptr});
   }
   for (const auto& [key, waiters] : gets_) {
-    for (const Waiter& w : waiters) Reply(w, aborted_, "");
+    for (const Waiter& w : waiters) Reply(w, aborted_);
   }
   for (const auto& [name, exchange] : exchanges_) {
-    for (const Waiter& w : exchange.waiters) Reply(w, aborted_, "");
+    for (const Waiter& w : exchange.waiters) Reply(w, aborted_);
   }
   gets_.clear();
   exchanges_.clear();
@@ -247,7 +252,7 @@ void Meeting::Expire(SteadyTime now) {
       if (w.deadline > now) {
         on_time.push_back(w);
       } else {
-        Reply(w, LateKey(entry->first, w), "");
+        Reply(w, LateKey(entry->first, w));
       }
     }
     waiters = std::move(on_time);

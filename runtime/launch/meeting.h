@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,10 +20,12 @@ std::string RanksText(const std::vector<int>& ranks);
 
 class Meeting {
  public:
-  // A frame for a rank.
+  using Value = std::shared_ptr<const std::string>;  // nullptr: ""
+  // A frame for a rank. Its end may be one that many ranks are told.
   struct Answer {
     int rank;
-    std::string frame;
+    std::string head;
+    Value end;
   };
 
   explicit Meeting(int size) : presence_(size, Presence::kAwaited) {}
@@ -57,12 +60,13 @@ class Meeting {
   };
   struct Exchange {
     std::map<int, std::string> values;  // by rank
+    size_t bytes = 0;                   // of them all
     std::vector<Waiter> waiters;
   };
 
   int Count(Presence presence) const;
   std::vector<int> RanksThat(Presence presence) const;
-  void Reply(const Waiter& to, const absl::Status& status, std::string_view value);
+  void Reply(const Waiter& to, const absl::Status& status, const Value& value = nullptr);
   void Put(int rank, Fields& fields, uint64_t id);
   void Get(int rank, Fields& fields, uint64_t id);
   void Meet(int rank, Fields& fields, uint64_t id);
@@ -78,7 +82,7 @@ class Meeting {
   std::map<int, std::string> Waiting() const;
 
   std::vector<Presence> presence_;
-  std::map<std::string, std::string, std::less<>> values_;
+  std::map<std::string, Value, std::less<>> values_;
   std::map<std::string, std::vector<Waiter>, std::less<>> gets_;
   std::map<std::string, Exchange, std::less<>> exchanges_;
   std::map<std::string, absl::Status, std::less<>> failed_;  // exchanges, for those who come late

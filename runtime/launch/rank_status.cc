@@ -23,7 +23,7 @@ constexpr size_t kMessageBytes = 7168;
 
 struct alignas(64) Slot {
   std::atomic<int64_t> step;
-  std::atomic<int32_t> microbatch, waiting_for, state, reserved;
+  std::atomic<int32_t> microbatch, state;
   std::atomic<uint64_t> label[12];
 };
 
@@ -33,6 +33,7 @@ struct StatusPage {
   uint64_t magic;
   std::atomic<uint64_t> writes;  // slot writes % 2 holds; 0: nothing was written
   std::atomic<double> deadline_s;
+  std::atomic<uint64_t> awaited;  // writes at which it holds, and the rank: see Awaited
   Slot slots[2];
   std::atomic<uint32_t> failure_state;
   int32_t status_class, retryable, culprit;
@@ -58,6 +59,12 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 
 StatusPage* PageOf(const MappedPages& pages, int rank) {
   return reinterpret_cast<StatusPage*>(reinterpret_cast<char*>(pages.get()) + rank * kPageBytes);
+}
+
+// 40 bits of writes, 24 of the rank.
+constexpr int kRankBits = 24;
+uint64_t Awaited(uint64_t writes, int32_t rank) {
+  return writes << kRankBits | (static_cast<uint64_t>(rank) & ((uint64_t{1} << kRankBits) - 1));
 }
 
 absl::StatusOr<MappedPages> Map(int fd, size_t first, size_t count) {
@@ -117,42 +124,42 @@ absl::StatusOr<RankStatus> RankStatus::Open(const World& world) {
   status.watched_ = true;
   status.writes_ = status.page_->writes.load(kRelaxed);
   if (status.writes_ == 0) {
-    status.Republish(RankState::kStarting, -1);
+    status.SetState(RankState::kStarting);
   } else {  // opened before: what it says still holds
     status.step_ = status.page_->slots[status.writes_ % 2].step.load(kRelaxed);
   }
   return status;
 }
 
-void RankStatus::Publish(const std::array<uint64_t, 12>& words, int32_t microbatch, RankState state,
-                         int32_t waiting_for) {
+void RankStatus::Publish(const std::array<uint64_t, 12>& words, int32_t microbatch,
+                         RankState state) {
   // The slot's words may not be seen before the write that took the slot out of use.
   std::atomic_thread_fence(std::memory_order_release);
   const uint64_t next = ++writes_;
   Slot& slot = page_->slots[next % 2];
   slot.step.store(step_, kRelaxed);
   slot.microbatch.store(microbatch, kRelaxed);
-  slot.waiting_for.store(waiting_for, kRelaxed);
   slot.state.store(static_cast<int32_t>(state), kRelaxed);
   for (size_t i = 0; i < words.size(); ++i) slot.label[i].store(words[i], kRelaxed);
   page_->writes.store(next, std::memory_order_release);
 }
 
 void RankStatus::SetOp(const OpLabel& label, int32_t microbatch, RankState state) {
-  Publish(label.words(), microbatch, state, -1);
+  Publish(label.words(), microbatch, state);
 }
 
-void RankStatus::Republish(RankState state, int32_t waiting_for) {
+void RankStatus::SetState(RankState state) {
   const Slot& now = page_->slots[writes_ % 2];
   std::array<uint64_t, 12> words;
   for (size_t i = 0; i < words.size(); ++i) words[i] = now.label[i].load(kRelaxed);
-  const int32_t microbatch = writes_ == 0 ? -1 : now.microbatch.load(kRelaxed);
-  Publish(words, microbatch, state, waiting_for);
+  Publish(words, writes_ == 0 ? -1 : now.microbatch.load(kRelaxed), state);
 }
 
-void RankStatus::SetState(RankState state) { Republish(state, -1); }
+void RankStatus::SetAwaited(uint64_t writes, int32_t rank) {
+  if (rank >= 0) page_->awaited.store(Awaited(writes, rank), kRelaxed);
+}
 
-void RankStatus::SetWaiting(int32_t rank) { Republish(RankState::kWaiting, rank); }
+uint64_t RankStatus::writes() const { return page_->writes.load(std::memory_order_acquire); }
 
 void RankStatus::SetDeadline(double seconds) { page_->deadline_s.store(seconds, kRelaxed); }
 
@@ -212,7 +219,6 @@ RankSnapshot StatusPages::Read(int rank) const {
     const Slot& slot = page.slots[s.writes % 2];
     s.step = slot.step.load(kRelaxed);
     s.microbatch = slot.microbatch.load(kRelaxed);
-    s.waiting_for = slot.waiting_for.load(kRelaxed);
     s.state = static_cast<RankState>(slot.state.load(kRelaxed));
     for (size_t i = 0; i < words.size(); ++i) words[i] = slot.label[i].load(kRelaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
@@ -220,7 +226,10 @@ RankSnapshot StatusPages::Read(int rank) const {
   }
   s.op = TextOf(words);
   s.attached = s.writes != 0;
-  if (!s.attached) s.step = s.microbatch = s.waiting_for = -1;
+  if (!s.attached) s.step = s.microbatch = -1;
+  const uint64_t awaited = page.awaited.load(kRelaxed);
+  const auto whom = static_cast<int32_t>(awaited & Awaited(0, -1));
+  if (s.state == RankState::kWaiting && awaited == Awaited(s.writes, whom)) s.waiting_for = whom;
   if (page.failure_state.load(std::memory_order_acquire) == launch_internal::kWritten) {
     s.failed = true;
     s.status_class = page.status_class;

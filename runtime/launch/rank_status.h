@@ -79,18 +79,18 @@ class RankStatus {
 
   void SetStep(int64_t step) { step_ = step; }  // takes effect with the next op or state
   void SetOp(const OpLabel& label, int32_t microbatch, RankState state = RankState::kComputing);
-  // The op stays.
-  void SetState(RankState state);
-  void SetWaiting(int32_t rank);  // -1: not known for whom
+  void SetState(RankState state);  // the op stays
+
+  // Whom this rank waits for, in case that it has written nothing since `writes` was read. [any thread]
+  void SetAwaited(uint64_t writes, int32_t rank);
+  uint64_t writes() const;  // [any thread]
 
   void SetDeadline(double seconds);       // [any thread]
   void Fail(const absl::Status& status);  // the first failure is kept [any thread]
 
  private:
   RankStatus() = default;
-  void Publish(const std::array<uint64_t, 12>& words, int32_t microbatch, RankState state,
-               int32_t waiting_for);
-  void Republish(RankState state, int32_t waiting_for);
+  void Publish(const std::array<uint64_t, 12>& words, int32_t microbatch, RankState state);
 
   launch_internal::MappedPages page_;
   bool watched_ = false;

@@ -97,8 +97,8 @@ Frame& Frame::Status(const absl::Status& status) {
       .Text(ToStd(status.message()));
 }
 
-std::string Frame::Done() {
-  const auto size = static_cast<uint32_t>(bytes_.size() - 4);
+std::string Frame::Done(size_t rest) {
+  const auto size = static_cast<uint32_t>(bytes_.size() - 4 + rest);
   std::memcpy(bytes_.data(), &size, sizeof(size));
   return std::move(bytes_);
 }

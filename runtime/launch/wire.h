@@ -48,6 +48,8 @@ enum class MessageType : uint8_t {
 
 inline constexpr uint32_t kHandshakeFrame = 4096;  // longest before the peer is known, bytes
 inline constexpr uint32_t kLongestFrame = 64u << 20;
+// Of one key, and of an exchange those of all ranks together; their frames are a little longer.
+inline constexpr size_t kLongestValue = 32u << 20;
 
 // A text as Fields::Text reads it: its length (4 bytes), then its bytes.
 void AppendText(std::string* to, std::string_view text);
@@ -66,7 +68,8 @@ class Frame {
     return *this;
   }
   Frame& Status(const absl::Status& status);
-  std::string Done();  // once, last
+  // Once, last. `rest`: so many bytes more of it are sent separately.
+  std::string Done(size_t rest = 0);
 
  private:
   Frame& Raw(const void* data, size_t size) {

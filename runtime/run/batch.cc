@@ -60,15 +60,18 @@ absl::StatusOr<double> BatchLoader::Load(int64_t first) {
                                                        samples_.size() * sizeof(int64_t)));
     }
   }
-  if (!(weight > 0) && ranks_ == 1) {
-    return DataError("samples ", first, " to ",
-                     first + options.microbatches * options.micro_batch_size - 1, " have no ",
-                     std::string((*objective_)->unit(objective_->self())),
-                     "; nothing to learn from");
-  }
+  if (!(weight > 0) && ranks_ == 1) return NothingToLearn(first);
   if (count_ != kNone)
     CAPSTAN_RETURN_IF_ERROR(SetScalar(*program_, *storage_, kInputCount, weight));
   return weight;
+}
+
+absl::Status BatchLoader::NothingToLearn(int64_t first) const {
+  const Program::Options& options = program_->options();
+  return DataError("samples ", first, " to ",
+                   first + ranks_ * options.microbatches * options.micro_batch_size - 1,
+                   " have no ", std::string((*objective_)->unit(objective_->self())),
+                   "; nothing to learn from");
 }
 
 absl::Status SetScalar(const Program& program, Storage& storage, const std::string& name,

@@ -26,7 +26,10 @@ class BatchLoader {
   // Reads this rank's samples of first .. first + ranks*microbatches*micro - 1 (row b of microbatch m
   // is sample first + (m*ranks + index)*micro + b, `ranks` being those the batch is divided among),
   // copies them to the device and gives their total weight, which also goes to the input "count".
+  // DATA when no other rank has samples that could weigh more than nothing.
   absl::StatusOr<double> Load(int64_t first);
+  // What is to be said when the samples of all ranks from `first` weigh nothing.
+  absl::Status NothingToLearn(int64_t first) const;
 
  private:
   struct Field {

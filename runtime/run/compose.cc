@@ -492,6 +492,15 @@ std::vector<TensorId> UpdatedGradients(const Program& program) {
   return all;
 }
 
+int64_t ParameterElements(const Program& program) {
+  int64_t elements = 0;
+  for (TensorId t = 0; t < program.tensor_limit(); ++t) {
+    if (!program.TensorAlive(t) || program.tensor(t).view_of != kNone) continue;
+    if (program.tensor(t).kind == CAPSTAN_PARAMETER) elements += program.tensor(t).elements();
+  }
+  return elements;
+}
+
 std::string ParameterName(const Program& program, TensorId t) {
   while (program.tensor(t).view_of != kNone) t = program.tensor(t).view_of;
   return program.tensor(t).name;

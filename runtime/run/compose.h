@@ -98,6 +98,11 @@ std::string ParameterName(const Program& program, TensorId t);
 // The phases of a run in order, those of strategies included.
 absl::StatusOr<std::vector<std::string>> PhaseOrder(const Ingredients& in);
 
+// Before this phase the Program is that of the whole model: adapters are in, nothing is cut.
+inline constexpr const char* kFirstCuttingPhase = CAPSTAN_PHASE_EXPERT;
+// Elements of a Program's parameters: of those a rank holds, once the Program is cut.
+int64_t ParameterElements(const Program& program);
+
 // Refuses strategies that conflict or lack one they need, and mesh axes that no strategy uses.
 absl::Status CheckStrategies(const Ingredients& in);
 

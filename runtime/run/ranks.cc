@@ -1,6 +1,10 @@
 #include "runtime/run/ranks.h"
 
+#include <algorithm>
+#include <map>
+
 #include "nlohmann/json.hpp"
+#include "runtime/launch/sha256.h"
 #include "runtime/status.h"
 
 namespace capstan {
@@ -54,6 +58,32 @@ absl::StatusOr<std::string> Ranks::FromLead(
   const size_t end = all[0].find('\n');
   CAPSTAN_RETURN_IF_ERROR(Unpack(all[0].substr(0, end), ""));
   return all[0].substr(end + 1);
+}
+
+absl::StatusOr<Ranks::Gathered> Ranks::ToLead(std::string_view name,
+                                              const std::string& value) const {
+  if (size() == 1) return Gathered{{value}, {0}};
+  const std::string mine = ToHex(AsText(Sha256(value)));
+  CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                           bootstrap_->ExchangeStrings(name, mine));
+  // Named by what they are, so that one from before is never taken for another.
+  const auto key = [&](const std::string& hash) { return StrCat(name, " ", hash); };
+  Gathered gathered;
+  if (!lead()) {
+    const auto first = std::find(all.begin(), all.end(), mine) - all.begin();
+    if (first == rank()) CAPSTAN_RETURN_IF_ERROR(bootstrap_->Put(key(mine), value));
+    return gathered;
+  }
+  std::map<std::string, int> known = {{mine, 0}};
+  gathered.values = {value};
+  for (const std::string& hash : all) {
+    const auto [it, fresh] = known.try_emplace(hash, static_cast<int>(gathered.values.size()));
+    gathered.of.push_back(it->second);
+    if (!fresh) continue;
+    CAPSTAN_ASSIGN_OR_RETURN(std::string other, bootstrap_->Get(key(hash)));
+    gathered.values.push_back(std::move(other));
+  }
+  return gathered;
 }
 
 absl::StatusOr<std::vector<std::string>> Ranks::Exchange(std::string_view name,

@@ -33,7 +33,15 @@ class Ranks {
   // What `make` gives on the lead, on every rank; or its failure.
   absl::StatusOr<std::string> FromLead(
       std::string_view name, const std::function<absl::StatusOr<std::string>()>& make) const;
-  // A value of every rank, in their order.
+  // The values of all ranks, each different one once: rank r's is values[of[r]].
+  struct Gathered {
+    std::vector<std::string> values;
+    std::vector<int> of;
+  };
+  // Every rank gives a value of up to 32 MiB, the lead gets them; the others get none. Equal values
+  // travel once, so that this costs as much as there are different ones.
+  absl::StatusOr<Gathered> ToLead(std::string_view name, const std::string& value) const;
+  // A value of every rank, in their order. All travel to all: for short ones.
   absl::StatusOr<std::vector<std::string>> Exchange(std::string_view name,
                                                     std::string_view value) const;
 

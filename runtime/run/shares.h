@@ -27,13 +27,13 @@ struct StoredTensor {
   Dims shape;
 };
 
-// Of all ranks, after they have told each other.
+// What a rank knows after all have told what they hold.
 struct Shares {
   struct Share {
     int64_t index = 0, count = 1;  // this rank's turn among the ranks that hold the same slice
   };
   std::vector<StoredTensor> tensors;      // the same list on every rank
-  std::map<std::string, Share> by_slice;  // key: SliceKey
+  std::map<std::string, Share> by_slice;  // this rank's, key: SliceKey
   static std::string SliceKey(const StoredSlice& slice);
   Share Of(const StoredSlice& slice) const;
 };

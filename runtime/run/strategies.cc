@@ -111,6 +111,23 @@ absl::Status CheckRoles(const std::string& axis, const std::vector<AxisUse>& use
   return absl::OkStatus();
 }
 
+// A plugin that cuts the model does so once.
+absl::Status CheckCutters(const Ingredients& in) {
+  std::map<std::string, const Strategy*> cutters;
+  for (const Strategy& s : in.strategies) {
+    for (size_t i = 0; s.vtable->axis != nullptr && !s.component.empty(); ++i) {
+      const capstan_axis_use* use = s.vtable->axis(s.self, i);
+      if (use == nullptr) break;
+      if (use->role == CAPSTAN_AXIS_DATA) continue;
+      const auto [first, fresh] = cutters.try_emplace(s.component, &s);
+      if (fresh || first->second == &s) continue;
+      return UsageError("strategies ", NameOf(*first->second), " and ", NameOf(s),
+                        " are the same, which cuts the model once; remove one [[strategy]]");
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> PhaseOrder(const Ingredients& in) {
@@ -142,6 +159,7 @@ absl::StatusOr<std::vector<std::string>> PhaseOrder(const Ingredients& in) {
 }
 
 absl::Status CheckStrategies(const Ingredients& in) {
+  CAPSTAN_RETURN_IF_ERROR(CheckCutters(in));
   std::map<std::string, std::vector<AxisUse>> used;
   for (const Strategy& s : in.strategies) {
     CAPSTAN_RETURN_IF_ERROR(CheckNeighbours(in, s));

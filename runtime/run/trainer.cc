@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 
 #include "absl/strings/str_format.h"
@@ -35,7 +36,7 @@ std::atomic<int> stop_signal{0};
 class StopRequests {
  public:
   // supervised: a launcher sees to it that a rank that does not stop ends, so requests may repeat.
-  explicit StopRequests(bool supervised) {
+  explicit StopRequests(bool supervised) : supervised_(supervised) {
     stop_signal = 0;
     // On a stack of their own. On the thread's, a SIGTERM in the middle of a step corrupted the heap in
     // 6 of 30 runs, in oneDNN's products; so, in none of 40.
@@ -55,7 +56,11 @@ class StopRequests {
     sigaction(SIGBUS, &action, &before_bus_);
   }
   ~StopRequests() {
-    for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+    // The launcher passes a request on to ranks that have already ended the run in order.
+    for (size_t i = 0; i < std::size(kSignals); ++i) {
+      if (supervised_) before_[i].sa_handler = SIG_IGN;
+      sigaction(kSignals[i], &before_[i], nullptr);
+    }
     sigaction(SIGPIPE, &before_pipe_, nullptr);
     sigaction(SIGBUS, &before_bus_, nullptr);
     sigaltstack(&before_stack_, nullptr);
@@ -76,6 +81,7 @@ class StopRequests {
   }
 
   static constexpr int kSignals[] = {SIGTERM, SIGINT, SIGUSR1};
+  const bool supervised_;
   struct sigaction before_[std::size(kSignals)];
   struct sigaction before_pipe_, before_bus_;
   std::vector<char> stack_ = std::vector<char>(256 << 10);
@@ -115,9 +121,11 @@ class Trainer {
       }
       CAPSTAN_RETURN_IF_ERROR(MaybeValidate());
       if (run_.checkpoint_every > 0 && step_ % run_.checkpoint_every == 0 && step_ < last) {
+        Tell("checkpoint", RankState::kComputing);
         CAPSTAN_RETURN_IF_ERROR(Save());
       }
     }
+    Tell("", RankState::kFinishing);
     if (!options_.snapshot.empty()) {
       CAPSTAN_RETURN_IF_ERROR(Snapshot(kLastSnapshot));
     } else if (step_ != saved_step_) {
@@ -133,7 +141,27 @@ class Trainer {
   }
 
  private:
+  // To the launcher: what this rank does between steps.
+  void Tell(std::string_view what, RankState state) const {
+    if (ranks_.status() != nullptr) ranks_.status()->SetOp(OpLabel(what), -1, state);
+  }
+
   std::string CheckpointDirectory() const { return run_.dir + "/checkpoints"; }
+
+  // What stands where a checkpoint later than the newest is to come would be in its way.
+  absl::Status RefuseDamaged(const std::string& newest) const {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(CheckpointDirectory(), error)) {
+      const std::string path = StrCat(CheckpointDirectory(), "/", entry.path().filename().string());
+      if (!entry.path().filename().string().starts_with("step-") || path <= newest) continue;
+      if (entry.is_directory(error) && std::filesystem::is_empty(entry.path(), error)) continue;
+      return DataError(path,
+                       " is not a complete checkpoint: its capstan.json is missing or it is no "
+                       "directory; put back what it lacks, or remove it to resume from ",
+                       newest.empty() ? "the start" : newest);
+    }
+    return absl::OkStatus();
+  }
 
   // The lead keeps the directory to this run and says what is in it.
   absl::Status OpenDirectory() {
@@ -145,7 +173,10 @@ class Trainer {
           lock_.emplace(std::move(lock));
           CAPSTAN_RETURN_IF_ERROR(
               FromC((*store_)->clean(store_->self(), CheckpointDirectory().c_str())));
-          return NewestCheckpoint(*store_, CheckpointDirectory());
+          CAPSTAN_ASSIGN_OR_RETURN(std::string newest,
+                                   NewestCheckpoint(*store_, CheckpointDirectory()));
+          CAPSTAN_RETURN_IF_ERROR(RefuseDamaged(newest));
+          return newest;
         }));
     if (options_.fresh && !checkpoint_.empty()) {
       return UsageError("--fresh: ", run_.dir, " already holds a run (", checkpoint_,
@@ -167,7 +198,10 @@ class Trainer {
     // Before the run's memory is there: measuring takes some of its own for a moment.
     CAPSTAN_ASSIGN_OR_RETURN(capstan_roofline roofline, device->Measure(kF32));
     peak_flops_ = roofline.matmul_flops;
-    CAPSTAN_ASSIGN_OR_RETURN(train_, ComposeTrain(session_.ingredients()));
+    const auto count = [&](const Program& program, const std::string& phase, bool before) {
+      if (before && phase == kFirstCuttingPhase) parameters_ = ParameterElements(program);
+    };
+    CAPSTAN_ASSIGN_OR_RETURN(train_, ComposeTrain(session_.ingredients(), count));
     CAPSTAN_RETURN_IF_ERROR(plan_.Add(*train_, device, run_.seed));
     if (run_.validation_every > 0) {
       CAPSTAN_ASSIGN_OR_RETURN(validation_, session_.OpenData(CAPSTAN_SPLIT_VALIDATION));
@@ -180,6 +214,7 @@ class Trainer {
     CAPSTAN_ASSIGN_OR_RETURN(Communicator * communicator, session_.communicator());
     CAPSTAN_ASSIGN_OR_RETURN(storage_, Storage::Allocate(device, &plan_, communicator));
     CAPSTAN_RETURN_IF_ERROR(storage_->CheckLedger());
+    if (communicator != nullptr) communicator->Report(ranks_.status());
     CAPSTAN_ASSIGN_OR_RETURN(step_executor_, Executor::Compile(train_.get(), storage_.get()));
     step_executor_->Report(ranks_.status());
     const Ingredients& in = session_.ingredients();
@@ -230,12 +265,17 @@ class Trainer {
     return WriteFileAtomically(run_.dir + "/config.toml", session_.config().resolved_toml);
   }
 
-  // Every rank tells what it will communicate; the same verdict on all.
+  // The lead plays through what every rank will communicate; its verdict on all.
   absl::Status CheckCommunicationOf(const Program& program, std::string_view name) {
     if (ranks_.size() == 1) return absl::OkStatus();
-    CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> scripts,
-                             ranks_.Exchange(name, CommScript(program, plan_)));
-    return CheckCommunication(session_.host().mesh(), scripts);
+    CAPSTAN_ASSIGN_OR_RETURN(const Ranks::Gathered scripts,
+                             ranks_.ToLead(name, CommScript(program, plan_)));
+    const auto check = [&]() -> absl::StatusOr<std::string> {
+      CAPSTAN_RETURN_IF_ERROR(
+          CheckCommunication(session_.host().mesh(), scripts.values, scripts.of));
+      return std::string();
+    };
+    return ranks_.FromLead(StrCat("verdict on ", name), check).status();
   }
 
   // Two models may hold the same tensors and compute differently (heads, eps, rope_theta).
@@ -261,20 +301,18 @@ class Trainer {
 
   void Announce() {
     if (!ranks_.lead()) return;
-    int64_t parameters = 0;
-    for (TensorId t = 0; t < train_->tensor_limit(); ++t) {
-      if (!train_->TensorAlive(t) || train_->tensor(t).view_of != kNone) continue;
-      if (train_->tensor(t).kind == CAPSTAN_PARAMETER)
-        parameters += ElementCount(train_->tensor(t).global_shape);
-    }
     progress_->Line(absl::StrFormat(
         "%s: %s, %.2fM parameters, %d steps of %d x %d tokens, %s%.1f MB%s, device %s", run_.name,
-        session_.ingredients().model.id, 1e-6 * parameters, steps_, run_.global_batch,
-        run_.sequence_length,
+        session_.ingredients().model.id, 1e-6 * static_cast<double>(parameters_), steps_,
+        run_.global_batch, run_.sequence_length,
         ranks_.size() > 1 ? StrCat("mesh ", session_.host().mesh().ToString(), ", ") : "",
         1e-6 * plan_.total_bytes(), ranks_.size() > 1 ? " a rank" : "",
         storage_->device()->description()));
     if (resumed_) progress_->Line(StrCat("resumed from ", checkpoint_, " at step ", step_));
+    if (step_ >= steps_) {
+      progress_->Line(StrCat("nothing to do: all ", steps_, " steps of the run are made; raise ",
+                             "run.steps to go on"));
+    }
     for (const std::string& notice : notices_) progress_->Line(notice);
   }
 
@@ -307,6 +345,7 @@ class Trainer {
     CAPSTAN_ASSIGN_OR_RETURN(const double loss, Loss(*train_));
     CAPSTAN_ASSIGN_OR_RETURN(const double norm, GetScalar(*train_, *storage_, kGradNorm));
     CAPSTAN_ASSIGN_OR_RETURN(const double weight, Weight(*train_, own_weight));
+    if (!(weight > 0)) return train_loader_->NothingToLearn(samples_);
     if (train_->FindTensor(kTotalStop) != kNone) {
       CAPSTAN_ASSIGN_OR_RETURN(const double asked, GetScalar(*train_, *storage_, kTotalStop));
       stop = asked > 0;
@@ -377,6 +416,7 @@ class Trainer {
       CAPSTAN_RETURN_IF_ERROR(eval_executor_->Run(step_));
       CAPSTAN_ASSIGN_OR_RETURN(const double loss, Loss(*eval_));
       CAPSTAN_ASSIGN_OR_RETURN(const double weight, Weight(*eval_, own_weight));
+      if (!(weight > 0)) return eval_loader_->NothingToLearn(i * at_once);
       sum += loss * weight;
       total += weight;
     }
@@ -406,14 +446,18 @@ class Trainer {
     info.config_toml = session_.config().resolved_toml;
     info.model_config_json = model_config_;
     const double begin = Now();
-    CAPSTAN_ASSIGN_OR_RETURN(const int64_t bytes,
-                             SaveCheckpoint(*store_, ranks_, CheckpointDirectory(), *train_,
-                                            *storage_, info, run_.checkpoint_keep));
+    CAPSTAN_ASSIGN_OR_RETURN(
+        const int64_t bytes,
+        SaveCheckpoint(*store_, ranks_, CheckpointDirectory(), *train_, *storage_, info));
     saved_step_ = step_;
     checkpoint_ = CheckpointPath(CheckpointDirectory(), step_);
     if (progress_ != nullptr) {
       progress_->Line(absl::StrFormat("checkpoint: %s (%s in %.2f s)", checkpoint_,
                                       BytesText(static_cast<double>(bytes)), Now() - begin));
+    }
+    if (ranks_.lead()) {
+      CAPSTAN_RETURN_IF_ERROR(
+          RemoveOldCheckpoints(*store_, CheckpointDirectory(), run_.checkpoint_keep));
     }
     return flushed;
   }
@@ -437,6 +481,7 @@ class Trainer {
   std::vector<StepRecord> records_;
   std::string model_config_;
   Progress* progress_ = nullptr;
+  int64_t parameters_ = 0;  // elements, of the whole model
   int64_t step_ = 0, steps_ = 0, samples_ = 0, tokens_ = 0;
   int64_t saved_step_ = -1;  // of the newest checkpoint; a second one of it would be refused
   double flops_per_step_ = 0, peak_flops_ = 0;

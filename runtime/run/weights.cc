@@ -509,26 +509,27 @@ std::string CheckpointPath(const std::string& directory, int64_t step) {
 
 absl::StatusOr<int64_t> SaveCheckpoint(const Store& store, const Ranks& ranks,
                                        const std::string& directory, const Program& program,
-                                       Storage& storage, const CheckpointInfo& info, int64_t keep) {
+                                       Storage& storage, const CheckpointInfo& info) {
   nlohmann::ordered_json manifest;
   manifest["format"] = 1;
   manifest["step"] = info.step;
   manifest["samples"] = info.samples;
   manifest["seed"] = info.seed;
   manifest["ops"] = OpVersions(program);
-  const std::string path = CheckpointPath(directory, info.step);
-  CAPSTAN_ASSIGN_OR_RETURN(
-      const int64_t bytes,
-      WriteBundle(store, ranks, path, program, storage, PublishedPlaces(program, false),
-                  {{"config.json", info.model_config_json},
-                   {"config.toml", info.config_toml},
-                   {kManifest, manifest.dump(1) + "\n"}}));
-  if (keep <= 0 || !ranks.lead()) return bytes;
+  return WriteBundle(store, ranks, CheckpointPath(directory, info.step), program, storage,
+                     PublishedPlaces(program, false),
+                     {{"config.json", info.model_config_json},
+                      {"config.toml", info.config_toml},
+                      {kManifest, manifest.dump(1) + "\n"}});
+}
+
+absl::Status RemoveOldCheckpoints(const Store& store, const std::string& directory, int64_t keep) {
+  if (keep <= 0) return absl::OkStatus();
   CAPSTAN_ASSIGN_OR_RETURN(const std::vector<std::string> names, CheckpointNames(store, directory));
   for (size_t i = 0; i + keep < names.size(); ++i) {
     CAPSTAN_RETURN_IF_ERROR(store->remove(store.self(), StrCat(directory, "/", names[i]).c_str()));
   }
-  return bytes;
+  return absl::OkStatus();
 }
 
 absl::Status SaveSnapshot(const Store& store, const Ranks& ranks, const std::string& path,

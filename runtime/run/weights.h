@@ -41,12 +41,15 @@ struct CheckpointInfo {
 // <directory>/step-<8 digits>.
 std::string CheckpointPath(const std::string& directory, int64_t step);
 
-// Writes the bundle CheckpointPath names, whole or not at all, then removes all but the `keep`
-// newest (0: keeps all). Refused where it is there already. All ranks call it; each writes its own
-// slices, none gathers. Returns the bytes of tensors in it, of all ranks together.
+// Writes the bundle CheckpointPath names, whole or not at all. Refused where it is there already. All
+// ranks call it; each writes its own slices, none gathers. Returns the bytes of tensors in it, of all
+// ranks together.
 absl::StatusOr<int64_t> SaveCheckpoint(const Store& store, const Ranks& ranks,
                                        const std::string& directory, const Program& program,
-                                       Storage& storage, const CheckpointInfo& info, int64_t keep);
+                                       Storage& storage, const CheckpointInfo& info);
+
+// Removes all but the `keep` newest; 0 keeps all. One rank calls it.
+absl::Status RemoveOldCheckpoints(const Store& store, const std::string& directory, int64_t keep);
 
 // A text file of a bundle.
 struct NamedText {

@@ -2,6 +2,7 @@
 // model's authors published.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <iterator>
@@ -45,6 +46,20 @@ std::string NameOf(const testing::TestParamInfo<Published>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Configs, testing::ValuesIn(kPublished), NameOf);
+
+// Of the first and the last rank of 3,072, by the process that needed most.
+TEST(ConfigsFolder, ATrillionParametersArePlannedInTwoGigabytes) {
+  for (const char* rank : {"0", "3071"}) {
+    const Outcome o = Capstan({"plan", ConfigPath("gpt-1t.toml"), "--rank", rank, "--json"});
+    ASSERT_EQ(o.exit_code, 0) << o.err;
+    const Json json = Json::parse(o.out);
+    EXPECT_GT(json["parameters"]["total"], 1'000'000'000'000);
+    EXPECT_EQ(json["batch"]["microbatches"], 512);
+  }
+  struct rusage children {};
+  ASSERT_EQ(getrusage(RUSAGE_CHILDREN, &children), 0);
+  EXPECT_LT(children.ru_maxrss, 2'000'000);  // kilobytes
+}
 
 TEST(ConfigsFolder, EveryFilePlansAsItStands) {
   int files = 0;

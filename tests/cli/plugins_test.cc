@@ -64,6 +64,15 @@ TEST(PluginsShow, TellsOptionsWithDefaultAndRange) {
                            HasSubstr("0 to 1")));
 }
 
+TEST(PluginsShow, OfTheHostTellsTheKeysOfEveryTable) {
+  const Outcome o = Capstan({"plugins", "show", "host"});
+  EXPECT_EQ(o.exit_code, 0) << o.err;
+  for (const char* text : {"[run]", "[[strategy]]", "[[optimizer.group]]", "clip_norm", "timeout_s",
+                           "plugin of kind model", "every  (an integer, default 0"}) {
+    EXPECT_THAT(o.out, HasSubstr(text));
+  }
+}
+
 TEST(PluginsShow, TellsThePhasesAStrategyRewritesIn) {
   const Outcome o = Capstan({"plugins", "show", "strategy/recompute"});
   EXPECT_EQ(o.exit_code, 0) << o.err;

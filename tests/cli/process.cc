@@ -42,6 +42,25 @@ constexpr auto kDeadline = std::chrono::seconds(60);
 
 }  // namespace
 
+int EndOverdue(pid_t child) {
+  int status = 0;
+  const auto ends_within = [&](std::chrono::seconds patience) {
+    const auto end = std::chrono::steady_clock::now() + patience;
+    while (::waitpid(child, &status, WNOHANG) == 0) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      ::usleep(2000);
+    }
+    return true;
+  };
+  ::kill(child, SIGTERM);
+  if (ends_within(std::chrono::seconds(2))) return status;
+  ::kill(child, SIGTERM);
+  if (ends_within(std::chrono::seconds(20))) return status;  // its ranks have ten of them
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
 Outcome Capstan(const std::vector<std::string>& arguments, const std::string& where,
                 const std::string& input) {
   const Folder streams;
@@ -50,20 +69,21 @@ Outcome Capstan(const std::vector<std::string>& arguments, const std::string& wh
   if (child == 0) Become(arguments, where, streams);
   int status = 0;
   const auto end = std::chrono::steady_clock::now() + kDeadline;
-  while (::waitpid(child, &status, WNOHANG) == 0) {
-    if (std::chrono::steady_clock::now() > end) {
-      ADD_FAILURE() << "capstan " << arguments.front() << " did not end within a minute";
-      ::kill(child, SIGKILL);
-      ::waitpid(child, &status, 0);
-      break;
-    }
+  bool overdue = false;
+  while (!overdue && ::waitpid(child, &status, WNOHANG) == 0) {
+    overdue = std::chrono::steady_clock::now() > end;
     ::usleep(2000);
   }
+  if (overdue) status = EndOverdue(child);
   Outcome outcome;
   if (WIFEXITED(status)) outcome.exit_code = WEXITSTATUS(status);
   if (WIFSIGNALED(status)) outcome.signal = WTERMSIG(status);
   outcome.out = ReadAll(streams / "out");
   outcome.err = ReadAll(streams / "err");
+  if (overdue) {
+    ADD_FAILURE() << "capstan " << arguments.front() << " did not end within a minute:\n"
+                  << outcome.err << outcome.out;
+  }
   return outcome;
 }
 

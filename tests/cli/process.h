@@ -1,6 +1,8 @@
 // Runs the built `capstan` the way a user does, and looks at what comes out.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
 
@@ -12,8 +14,16 @@ struct Outcome {
   std::string out, err;
 };
 
+// `--set` for tests of several ranks: the deadline of their waits, so that they tell what they wait for
+// before the test loses patience.
+inline constexpr const char* kRanksDeadline = "comm.timeout_s=20";
+
+// Ends a command that takes too long, and gives its wait status: asks it twice, as a user would, upon
+// which a launcher says what its ranks were doing, and kills it when that is of no use.
+int EndOverdue(pid_t child);
+
 // `capstan ARGUMENTS...` in directory `where` ("": this one) with `input` on standard input. Fails
-// the test when it takes longer than a minute.
+// the test when it takes longer than a minute, with what it said.
 Outcome Capstan(const std::vector<std::string>& arguments, const std::string& where = "",
                 const std::string& input = "");
 

@@ -63,6 +63,10 @@ class Prepared {
   void wait() {
     sdk::check(backend_.comm.wait(backend_.self, operation_, backend_.options.timeout_s));
   }
+  // What the wait says.
+  capstan_status* wait(double seconds) {
+    return backend_.comm.wait(backend_.self, operation_, seconds);
+  }
   void run() {
     start();
     wait();

@@ -12,6 +12,7 @@
 
 #include "sdk/error.h"
 #include "sdk/program.h"
+#include "tests/comm/backend.h"
 #include "tests/comm/ranks.h"
 
 namespace capstan::test {
@@ -334,6 +335,65 @@ TEST(Failure, PollNamesTheRankWaitedFor) {
         sdk::check(work.wait(20));
       });
   EXPECT_EQ(result.text(), "");
+}
+
+// Rank 0 waits for data of rank 1, which has stopped, in one group, and in another cannot ask rank 2:
+// nobody there is to blame.
+TEST(Failure, WaitingForDataOfAnotherGroupIsNoFaultOfThisOne) {
+  RunOptions options = {.world = 3, .plugin = CAPSTAN_TEST_COMM_PLUGIN};
+  options.options = {{"far_memory", CAPSTAN_OPTION_STRING, 0, "staged"}};
+  const auto body = [](Rank& rank) {
+    const Comm comm(rank);
+    const Backend backend = {comm.vtable(), comm.self(), rank.rank(), rank.world(), {}};
+    const auto group_with = [&](int other) {
+      const bool member = rank.rank() == 0 || rank.rank() == other;
+      return member ? std::make_unique<Group>(backend, std::vector<int32_t>{0, other}) : nullptr;
+    };
+    const auto stuck = group_with(1), group = group_with(2);
+    std::vector<float> data(size_t{2} << 20), more = data;
+    const auto sum = [&](const Group& of, std::vector<float>& over) {
+      auto item = sdk::sized<capstan_comm_item>();
+      item.send = item.recv = over.data();
+      item.count = over.size();
+      auto request = sdk::sized<capstan_comm_request>();
+      request.operation = CAPSTAN_COMM_ALL_REDUCE;
+      request.dtype = sdk::kF32;
+      request.item_count = 1;
+      request.items = &item;
+      request.label = "sum of a test";
+      return std::make_unique<Prepared>(of, request);
+    };
+    if (rank.rank() == 1) {
+      const auto never = sum(*stuck, data);
+      never->start();
+      rank.announce(kReady);
+      raise(SIGSTOP);
+      return;
+    }
+    std::unique_ptr<Prepared> never;
+    if (rank.rank() == 0) {
+      never = sum(*stuck, data);
+      never->start();
+      rank.await(kReady, 1, 20);
+      // Until it is the progress thread that asks.
+      auto progress = sdk::sized<capstan_comm_progress>();
+      while (progress.waiting_for != 1) {
+        sdk::check(comm.vtable().poll(comm.self(), stuck->handle(), &progress));
+      }
+    }
+    const auto operation = sum(*group, more);
+    operation->start();
+    Examine(rank, operation->wait(rank.rank() == 0 ? 0.5 : 20.0), CAPSTAN_TIMEOUT, -1,
+            "rank 0 could not ask rank 2");
+    rank.announce(kTold);
+    rank.await(kTold, 3, 20);
+  };
+  const RunResult result = RunRanks(options, body, [](Parent& parent) {
+    parent.await(kTold, 2, 20);
+    parent.signal(1, SIGKILL);
+    parent.announce(kTold);
+  });
+  EXPECT_EQ(result.text({1}), "");
 }
 
 TEST(Stranger, ARankOfAnotherJobCannotJoin) {

@@ -177,6 +177,18 @@ TEST(ConfigMistakes, TheLengthOfTheRunIsGivenOnce) {
               HasSubstr("exclude each other"));
 }
 
+// An included file's length, and an override's.
+TEST(Config, AnotherLengthOfTheRunTakesThePlaceOfTheIncludedOne) {
+  const absl::StatusOr<Config> config = LoadWith("", {"run.tokens=5120"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_FALSE(config->run.steps.has_value());
+  EXPECT_EQ(config->run.tokens, 5120);
+  const absl::StatusOr<Config> back = LoadWith("", {"run.tokens=5120", "run.steps=7"});
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->run.steps, 7);
+  EXPECT_FALSE(back->run.tokens.has_value());
+}
+
 TEST(ConfigMistakes, AnUnknownTableIsSuggested) {
   EXPECT_EQ(Problem(LoadWith("[optimiser]\n")),
             "/cfg/run.toml:13: there is no table [optimiser]; did you mean \"optimizer\"?");

@@ -34,6 +34,15 @@ TEST_F(IncludeTest, TheIncludingFileWinsKeyByKey) {
   EXPECT_EQ(ToToml(*value), "[run]\nsteps = 10\nseed = 2\n");
 }
 
+TEST_F(IncludeTest, AnotherLengthOfTheRunTakesThePlaceOfTheIncludedOne) {
+  files_.Add("/c/base.toml", "[run]\nsteps = 5\nseed = 2\n");
+  files_.Add("/c/main.toml", "include = [\"base.toml\"]\n[run]\nepochs = 2.0\n");
+  EXPECT_EQ(ToToml(*Load("/c/main.toml")), "[run]\nseed = 2\nepochs = 2.0\n");
+  // Two in one file are still two.
+  files_.Add("/c/both.toml", "include = [\"base.toml\"]\n[run]\nepochs = 2.0\ntokens = 9\n");
+  EXPECT_EQ(ToToml(*Load("/c/both.toml")), "[run]\nseed = 2\nepochs = 2.0\ntokens = 9\n");
+}
+
 TEST_F(IncludeTest, PositionsSurviveMerging) {
   files_.Add("/c/base.toml", "[run]\nsteps = 1\nseed = 2\n");
   files_.Add("/c/main.toml", "include = [\"base.toml\"]\n[run]\nsteps = 10\n");

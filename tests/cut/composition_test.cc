@@ -8,10 +8,19 @@
 namespace capstan::cut_test {
 namespace {
 
+// Three heads over two ranks, and words that are half the work of one of them.
+constexpr const char* kGpt2Heads =
+    "plugin = \"gpt2\"\nlayers = 4\nwidth = 48\nheads = 3\nvocabulary = 620\nmax_sequence = 16\n";
+
 const Composition kCompositions[] = {
     // Layers.
     {kGpt2, "tp=2", "tp", "model.dropout=0.1"},
     {kGpt2, "tp=4", "tp sp", ""},
+    {kGpt2, "tp=2", "tp", "precision.dtype=f64"},
+    {kLlama, "tp=2", "tp", "precision.dtype=f64"},
+    {kGpt2, "tp=2", "tp", "device.kernels=reference"},
+    {kGpt2, "tp=2", "tp", "model.trainable=[\"h.0.*\"]"},
+    {kGpt2, "tp=2", "tp", "model.trainable=[\"*ln_1*\"]"},
     {kGpt2, "tp=2", "tp recompute:policy=full", "model.dropout=0.1"},
     {kGpt2, "tp=2", "tp sp recompute:policy=selective", "model.dropout=0.1 batch.micro=4"},
     {kGpt2Uneven, "tp=2", "tp", ""},
@@ -25,6 +34,10 @@ const Composition kCompositions[] = {
     {kLlamaUneven, "tp=2", "tp sp", "batch.micro=8"},
     {kLlamaUneven, "tp=3", "tp", ""},
     {kLlamaUneven, "tp=6", "tp sp", ""},
+    // Ranks share key/value heads, and not evenly.
+    {kLlama, "tp=3", "tp", ""},
+    {kLlamaUneven, "tp=4", "tp sp", "model.kv_heads=2"},
+    {kLlamaUneven, "tp=5 pp=1", "tp sp recompute:policy=full", "model.kv_heads=1"},
     // Stages.
     {kGpt2, "pp=2", "pp", "model.dropout=0.1"},
     {kGpt2, "pp=2", "pp:schedule=gpipe", ""},
@@ -41,6 +54,7 @@ const Composition kCompositions[] = {
     {kGpt2, "tp=2 pp=2", "tp pp", "model.dropout=0.1"},
     {kGpt2, "tp=2 pp=2", "tp sp pp:schedule=zb_h1", ""},
     {kGpt2Uneven, "tp=2 pp=3", "tp sp pp recompute:policy=full", "model.dropout=0.1"},
+    {kGpt2Heads, "tp=2 pp=2", "tp pp", ""},
     {kLlama, "tp=2 pp=2", "tp sp pp:schedule=interleaved,chunks=2", ""},
     {kLlama, "tp=2 pp=4", "tp sp pp:schedule=zb_h1", "model.kv_heads=1"},
     {kLlamaUneven, "tp=2 pp=3", "tp sp pp", "batch.micro=2"},
@@ -51,7 +65,7 @@ const Composition kCompositions[] = {
     {kGpt2Uneven, "tp=3 dp=2", "tp sp zero2 recompute:policy=selective", "model.dropout=0.1"},
     {kLlama, "tp=2 dp=2", "tp sp zero3", ""},
     {kLlama, "tp=4 dp=2", "tp sp zero1", "model.kv_heads=2"},
-    {kLlamaUneven, "tp=2 dp=2", "tp zero2", ""},
+    {kLlamaUneven, "tp=2 dp=2", "tp:keep_logits=true zero2", ""},
     // Stages and the batch.
     {kGpt2, "pp=2 dp=2", "pp dp", "model.dropout=0.1"},
     {kGpt2, "pp=2 dp=2", "pp zero1", ""},
@@ -66,6 +80,7 @@ const Composition kCompositions[] = {
     {kLlama, "tp=2 pp=2", "tp sp pp:schedule=zb_h1", "model.trainable=[\"*.mlp.*\"]"},
     // All of it. The axes need not be in their usual order.
     {kGpt2, "tp=2 pp=2 dp=2", "tp pp dp", ""},
+    {kGpt2Uneven, "tp=2 pp=2 dp=2", "tp:keep_logits=true sp pp:schedule=zb_h1 fsdp", ""},
     {kGpt2, "tp=2 pp=2 dp=2", "tp sp pp zero1", "model.dropout=0.1"},
     {kGpt2, "tp=2 pp=2 dp=2", "tp sp pp recompute:policy=full zero1", "model.dropout=0.1"},
     {kGpt2, "tp=2 pp=2 dp=2", "tp sp pp:schedule=interleaved,chunks=2 fsdp:unit_layers=2", ""},

@@ -1,7 +1,12 @@
 // Pipelines of any depth, with any number of microbatches, come to their end: what the ranks' Programs
 // communicate, played through, and runs on ranks of this machine.
+#include <optional>
+#include <random>
+
+#include "plugins/strategy/pp/schedules.h"
 #include "runtime/exec/comm_check.h"
 #include "runtime/strings.h"
+#include "sdk/error.h"
 #include "tests/cut/cut_fixture.h"
 
 namespace capstan::cut_test {
@@ -57,6 +62,96 @@ TEST_P(Deadlock, RanksComeToTheirEnd) {
     const Outcome outcome = Command("train", pipeline, {"--ranks", "4"});
     EXPECT_EQ(outcome.exit_code, 0) << m << " microbatches: " << outcome.err;
   }
+}
+
+// Any line a stage could run by itself: microbatches in order, forward before backward.
+std::string AnyLine(int64_t chunks, int64_t microbatches, std::mt19937& random) {
+  std::vector<int64_t> forward(static_cast<size_t>(chunks)), backward = forward;
+  std::vector<pp::Step> steps;
+  for (int64_t left = 2 * chunks * microbatches; left > 0;) {
+    const size_t c = random() % static_cast<size_t>(chunks);
+    const bool back = random() % 2 == 0;
+    int64_t& next = back ? backward[c] : forward[c];
+    if (next == (back ? forward[c] : microbatches)) continue;
+    steps.push_back(
+        {back ? pp::Work::kBackward : pp::Work::kForward, static_cast<int64_t>(c), next++});
+    --left;
+  }
+  std::string line;
+  for (const pp::Step& s : steps) {
+    StrAppend(&line, s.work == pp::Work::kForward ? "F" : "B", s.microbatch, ".", s.chunk, " ");
+  }
+  return line;
+}
+
+class AnySchedule : public Cut {
+ protected:
+  // What FromFile says of the lines; nullopt: taken.
+  static std::optional<std::string> Refusal(const std::string& path, const pp::Pipeline& pipeline) {
+    try {
+      pp::FromFile(path).steps(pipeline, 0);
+    } catch (const sdk::Error& error) {
+      return error.what();
+    }
+    return std::nullopt;
+  }
+
+  // The Programs of all stages, run in the order of the words of their lines.
+  static absl::Status Play(const std::vector<std::unique_ptr<Rank>>& ranks,
+                           const std::vector<std::string>& lines) {
+    std::vector<std::string> scripts;
+    for (size_t s = 0; s < ranks.size(); ++s) {
+      Program& program = ranks[s]->mutable_program();
+      std::vector<ScheduleEntry> schedule = {{"begin", -1}};
+      for (const std::string& word : Words(lines[s])) {
+        const size_t dot = word.find('.');
+        const int64_t chunk =
+            std::stoll(word.substr(dot + 1)) * static_cast<int64_t>(ranks.size()) +
+            static_cast<int64_t>(s);
+        schedule.push_back({StrCat(word[0] == 'F' ? "forward/" : "backward/", chunk),
+                            std::stoi(word.substr(1, dot - 1))});
+      }
+      schedule.push_back({"update", -1});
+      if (const absl::Status set = program.SetSchedule(schedule); !set.ok()) return set;
+      MemoryPlan plan;
+      const absl::Status planned = plan.Add(program, *ranks[s]->session().device(), 7);
+      if (!planned.ok()) return planned;
+      scripts.push_back(CommScript(program, plan));
+    }
+    return CheckCommunication(ranks[0]->session().host().mesh(), scripts);
+  }
+};
+
+// A file is taken exactly if what the ranks' Programs communicate in its order comes to an end.
+TEST_F(AnySchedule, FromAFileIsTakenIfItComesToItsEnd) {
+  std::mt19937 random(1);
+  int taken = 0, refused = 0;
+  for (const pp::Pipeline& p : {pp::Pipeline{2, 1, 2}, pp::Pipeline{2, 1, 4}, pp::Pipeline{3, 1, 2},
+                                pp::Pipeline{2, 2, 2}}) {
+    const Composition composition{
+        kGpt2, StrCat("pp=", p.stages), StrCat("pp:schedule=interleaved,chunks=", p.chunks),
+        StrCat("model.layers=", p.stages * p.chunks, " batch.global=", p.microbatches)};
+    std::vector<std::unique_ptr<Rank>> ranks;
+    for (int64_t r = 0; r < p.stages; ++r) {
+      ranks.push_back(Compose(composition, r, 0));
+      ASSERT_NE(ranks.back(), nullptr);
+    }
+    for (int round = 0; round < 40; ++round) {
+      std::vector<std::string> lines;
+      std::string text;
+      for (int64_t s = 0; s < p.stages; ++s) {
+        lines.push_back(AnyLine(p.chunks, p.microbatches, random));
+        StrAppend(&text, lines.back(), "\n");
+      }
+      const std::optional<std::string> refusal = Refusal(folder_.Write("steps.txt", text), p);
+      const absl::Status played = Play(ranks, lines);
+      EXPECT_EQ(refusal.has_value(), !played.ok()) << text << refusal.value_or("taken") << "\n"
+                                                   << played;
+      ++(refusal ? refused : taken);
+    }
+  }
+  EXPECT_GT(taken, 20);
+  EXPECT_GT(refused, 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, Deadlock,

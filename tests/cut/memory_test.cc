@@ -28,9 +28,9 @@ int64_t LayerBytes(int64_t whole, int64_t divided, int64_t t) {
 
 class ActivationMemory : public Cut {
  protected:
-  // Activations at the arena's peak of a rank that has `layers` layers a chunk.
-  int64_t Activations(const std::string& mesh, const std::string& strategies, int64_t rank,
-                      int64_t layers, const std::string& set) {
+  // The arena's peak on a rank of a model of `layers` layers.
+  ArenaPeak Peak(const std::string& mesh, const std::string& strategies, int64_t rank,
+                 int64_t layers, const std::string& set) {
     const std::string model =
         StrCat("plugin = \"gpt2\"\nlayers = ", layers, "\nwidth = ", kWidth, "\nheads = ", kHeads,
                "\nvocabulary = 128\nmax_sequence = ", kSequence, "\n");
@@ -38,7 +38,12 @@ class ActivationMemory : public Cut {
         {model.c_str(), mesh, strategies,
          StrCat("data.sequence_length=", kSequence, " batch.micro=", kMicroBatch, " ", set)},
         rank, 0);
-    return composed == nullptr ? 0 : composed->plan().arena_peak().activations;
+    return composed == nullptr ? ArenaPeak() : composed->plan().arena_peak();
+  }
+
+  int64_t Activations(const std::string& mesh, const std::string& strategies, int64_t rank,
+                      int64_t layers, const std::string& set) {
+    return Peak(mesh, strategies, rank, layers, set).activations;
   }
 
   // What each layer more adds.
@@ -50,18 +55,22 @@ class ActivationMemory : public Cut {
     return (at(8) - at(4)) / 4;
   }
 
+  // The peak of a stage whose chunks have `layers` layers each. With `t` ranks a stage, under tp and sp.
+  ArenaPeak PeakOfStage(int64_t stages, int64_t chunks, const std::string& schedule, int64_t stage,
+                        int64_t layers, int64_t t = 1) {
+    std::string split;
+    for (int64_t c = 0; c < stages * chunks; ++c)
+      StrAppend(&split, split.empty() ? "[" : ",", layers);
+    return Peak(
+        StrCat("tp=", t, " pp=", stages),
+        StrCat("tp sp pp:schedule=\"", schedule, "\",chunks=", chunks, ",split=", split, "]"),
+        stage * t, layers * stages * chunks, "batch.global=16");
+  }
+
   // What each layer more in every chunk adds to a stage.
   int64_t LayerOfStage(int64_t stages, int64_t chunks, const std::string& schedule, int64_t stage) {
-    const auto at = [&](int64_t layers) {
-      std::string split;
-      for (int64_t c = 0; c < stages * chunks; ++c)
-        StrAppend(&split, split.empty() ? "[" : ",", layers);
-      return Activations(
-          StrCat("pp=", stages),
-          StrCat("pp:schedule=\"", schedule, "\",chunks=", chunks, ",split=", split, "]"), stage,
-          layers * stages * chunks, "batch.global=16");
-    };
-    return at(3) - at(2);
+    return PeakOfStage(stages, chunks, schedule, stage, 3).activations -
+           PeakOfStage(stages, chunks, schedule, stage, 2).activations;
   }
 };
 
@@ -137,6 +146,30 @@ TEST_F(ActivationMemory, ThePlanNamesMicrobatchesInFlight) {
 TEST_F(ActivationMemory, InterleavingKeepsMore) {
   const int64_t layer = LayerBytes(4, 12, 1);
   EXPECT_EQ(LayerOfStage(4, 2, "interleaved", 0), (4 * 2 + 4 - 1) * layer);
+}
+
+// With weight gradients put off, every stage keeps what the first does with 1F1B: of stage s, s microbatches
+// less of the 9 values that the backward pass alone reads, and as many of the gradients that wait.
+TEST_F(ActivationMemory, WeightGradientsPutOffFillWhatLaterStagesHadFree) {
+  for (int64_t stage = 0; stage < 4; ++stage) {
+    const ArenaPeak two = PeakOfStage(4, 1, "zb_h1", stage, 2);
+    const ArenaPeak three = PeakOfStage(4, 1, "zb_h1", stage, 3);
+    const int64_t gradients = three.gradients_of_activations - two.gradients_of_activations;
+    EXPECT_EQ(gradients, stage * 9 * kWidth * kTokens * 4) << stage;
+    const int64_t statistics = stage * LayerBytes(0, 0, 1);  // of the s microbatches less
+    EXPECT_EQ(three.activations - two.activations + gradients,
+              4 * LayerBytes(4, 12, 1) - statistics)
+        << stage;
+  }
+}
+
+// Beside sp no sequence waits gathered, for it is gathered again, but of the gradients two a layer are.
+TEST_F(ActivationMemory, WeightGradientsPutOffGatherSequencesAgain) {
+  for (int64_t stage = 0; stage < 4; ++stage) {
+    const int64_t gathered = PeakOfStage(4, 1, "zb_h1", stage, 3, 2).communication -
+                             PeakOfStage(4, 1, "zb_h1", stage, 2, 2).communication;
+    EXPECT_EQ(gathered, (stage + 1) * 2 * kWidth * kTokens * 4) << stage;
+  }
 }
 
 }  // namespace

@@ -121,6 +121,48 @@ TEST_F(ScheduleFile, AStepBeforeWhatItNeedsIsNamed) {
               AllOf(HasSubstr(path_ + ":1: "), HasSubstr("W0 before B0")));
 }
 
+// Whichever stage asks, both lines are named, with what to put where.
+TEST_F(ScheduleFile, StagesThatWaitForEachOtherAreNamedWithTheirLines) {
+  const auto schedule = Read("F0 B0 F1 B1\n# the last\nF0 F1 B0 B1\n");
+  for (int64_t s = 0; s < 2; ++s) {
+    try {
+      schedule->steps(kTwoByTwo, s);
+      FAIL() << "stage " << s << " got its steps";
+    } catch (const sdk::Error& error) {
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr(path_ + ":1: stage 0 waits in B0 for B0 of stage 1 (" + path_ +
+                                  ":3), which waits in F1 for F1 of stage 0, and so for ever"),
+                        HasSubstr("put B0 before F1 in line 3")));
+    }
+  }
+}
+
+// One message of a border is in flight. All forward passes of a chunk before those of the next: with a
+// fourth microbatch the first stage would still be sending when the second waits for it to take some.
+TEST_F(ScheduleFile, AMessageInFlightHoldsUpTheNext) {
+  const auto refusal = [&](int64_t microbatches) {
+    std::string line;
+    for (const char* step : {"F", "B"}) {
+      for (const char* chunk : {step[0] == 'F' ? "" : ".1", step[0] == 'F' ? ".1" : ""}) {
+        for (int64_t m = 0; m < microbatches; ++m) line += step + std::to_string(m) + chunk + " ";
+      }
+    }
+    return Refusal(line + "\n" + line + "\n", {2, 2, microbatches});
+  };
+  EXPECT_EQ(refusal(3), "");
+  EXPECT_THAT(refusal(4), AllOf(HasSubstr("stage 1 waits in F1.0 for F0.1 of stage 0"),
+                                HasSubstr("which waits in F3.0 for F2.0 of stage 1"),
+                                HasSubstr("put F0.1 before F3.0 in line 1")));
+}
+
+TEST_F(ScheduleFile, OneOrderOfMicrobatchesOnBothSidesOfABorder) {
+  EXPECT_THAT(Refusal("F0 F1 B0 B1\nF1 F0 B1 B0\n", kTwoByTwo),
+              AllOf(HasSubstr(path_ + ":2: stage 1 runs F1 where F0 of stage 0 (" + path_ + ":1)"),
+                    HasSubstr("one order")));
+  EXPECT_THAT(Refusal("F0 F1 B0 B1\nF0 F1 B1 B0\n", kTwoByTwo), HasSubstr("stage 0 runs B0"));
+  EXPECT_EQ(Refusal("F1 F0 B0 B1\nF1 F0 B0 B1\n", kTwoByTwo), "");
+}
+
 TEST_F(ScheduleFile, OtherThanOneLineAStageIsRefused) {
   EXPECT_THAT(Refusal("F0 F1 B0 B1\n", kTwoByTwo),
               AllOf(HasSubstr(path_), HasSubstr("1 line"), HasSubstr("2 stages")));

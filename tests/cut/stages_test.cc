@@ -143,6 +143,28 @@ TEST_F(Stages, AreTheSameInEvaluation) {
   }
 }
 
+// Uneven heads and words make the head of the model a heavier share of what one rank runs than of what
+// another does; all ranks of a stage have its layers all the same.
+TEST_F(Stages, AreTheSameOnAllRanksOfAStage) {
+  for (int64_t words = 560; words <= 680; words += 20) {
+    const std::string model = StrCat(
+        "plugin = \"gpt2\"\nlayers = 4\nwidth = 48\nheads = 3\nmax_sequence = 16\nvocabulary = ",
+        words, "\n");
+    for (const char* strategies : {"tp pp", "tp sp pp"}) {
+      const Composition cut{model.c_str(), "tp=2 pp=2", strategies, ""};
+      std::vector<std::set<int>> layers;
+      for (int64_t r = 0; r < 4; ++r) {  // tp is the inner axis
+        const auto rank = Compose(cut, r, 0);
+        ASSERT_NE(rank, nullptr);
+        layers.push_back(LayersOf(rank->program()));
+      }
+      EXPECT_EQ(layers[0], layers[1]) << words;
+      EXPECT_EQ(layers[2], layers[3]) << words;
+      EXPECT_EQ(layers[0].size() + layers[2].size(), 4u) << words;
+    }
+  }
+}
+
 TEST_F(Stages, AreWhatTheUserSays) {
   using testing::ElementsAre;
   EXPECT_THAT(LayersOfStages({kGpt2, "pp=2", "pp:split=[1,3]", ""}, 2),
@@ -263,6 +285,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Composition{kGpt2Uneven, "tp=2", "tp", ""},
                     Composition{kGpt2Uneven, "tp=4", "tp sp", ""},
                     Composition{kLlamaUneven, "tp=2 pp=2", "tp sp pp", ""},
+                    Composition{kLlamaUneven, "tp=4", "tp sp", "model.kv_heads=2"},
                     Composition{kLlama, "tp=4 pp=2", "tp sp pp", "model.kv_heads=1"},
                     Composition{kLlamaUneven, "tp=3 pp=3 dp=2", "tp sp pp dp", ""}),
     [](const auto& info) { return NameOf(info.param); });

@@ -34,7 +34,6 @@ class TensorParallel : public Cut {
 TEST_F(TensorParallel, ALayerReducesTwiceForwardAndTwiceBackward) {
   for (const char* model : {kGpt2, kGpt2Uneven, kLlama, kLlamaUneven}) {
     for (const char* mesh : {"tp=2", "tp=4"}) {
-      if (model == kLlamaUneven && mesh[3] == '4') continue;  // 3 key/value heads over 4 ranks
       SCOPED_TRACE(StrCat(model, mesh));
       const auto rank = Compose({model, mesh, "tp", ""}, 1, 0);
       ASSERT_NE(rank, nullptr);
@@ -69,26 +68,35 @@ TEST_F(TensorParallel, SequenceParallelismScattersAndGathersInstead) {
   }
 }
 
+// They are gathered again where they are read: with the weight gradients, where these are put off.
 TEST_F(TensorParallel, GatheredSequencesAreNotKept) {
-  for (const char* strategies : {"tp sp", "tp sp recompute:policy=selective"}) {
-    const auto rank = Compose({kGpt2, "tp=2", strategies, ""}, 0, 0);
-    ASSERT_NE(rank, nullptr);
-    const Program& program = rank->program();
-    int gathered = 0;
-    for (OpId o = 0; o < program.op_limit(); ++o) {
-      if (!program.OpAlive(o)) continue;
-      const Op& op = program.op(o);
-      const std::string& segment = program.segments()[op.segment].name;
-      if (op.kind() != "all_gather" || op.attrs.Int("dim", -1) != 1) continue;
-      if (!segment.starts_with("forward/")) continue;
-      ++gathered;
-      EXPECT_EQ(program.tensor(op.outputs[0]).save, CAPSTAN_SAVE_NO);
-      for (const OpId user : program.Users(op.outputs[0])) {
-        EXPECT_EQ(program.segments()[program.op(user).segment].name, segment)
-            << program.OpText(user);
+  for (const std::string strategies :
+       {"tp sp", "tp sp recompute:policy=selective", "tp sp pp:schedule=zb_h1"}) {
+    SCOPED_TRACE(strategies);
+    const bool staged = strategies.ends_with("zb_h1");
+    int gathered = 0, again = 0;
+    for (int64_t r = 0; r < (staged ? 4 : 2); r += 2) {  // of each stage
+      const auto rank = Compose({kGpt2, staged ? "tp=2 pp=2" : "tp=2", strategies, ""}, r, 0);
+      ASSERT_NE(rank, nullptr);
+      const Program& program = rank->program();
+      const auto segment = [&](OpId o) { return program.segments()[program.op(o).segment].name; };
+      for (OpId o = 0; o < program.op_limit(); ++o) {
+        if (!program.OpAlive(o)) continue;
+        const Op& op = program.op(o);
+        if (op.kind() != "all_gather" || op.attrs.Int("dim", -1) != 1) continue;
+        if (!segment(program.Producer(op.inputs[0])).starts_with("forward/")) continue;
+        const bool forward = segment(o).starts_with("forward/");
+        ++(forward ? gathered : again);
+        EXPECT_EQ(program.tensor(op.outputs[0]).save == CAPSTAN_SAVE_NO, forward);
+        for (const OpId user : program.Users(op.outputs[0])) {
+          EXPECT_EQ(segment(user), segment(o)) << program.OpText(user);
+        }
       }
     }
     EXPECT_EQ(gathered, 2 * 4 + 1);
+    // What recomputation makes again it gathers from what it made.
+    const bool recomputes = strategies.ends_with("selective");
+    EXPECT_EQ(again, recomputes ? 1 : 2 * 4 + 1);
   }
 }
 
@@ -136,6 +144,52 @@ TEST_F(TensorParallel, NoRankEverHoldsAllLogits) {
   }
 }
 
+// Logits that are kept are made once: the loss's gradient reads them, and has two products with the head
+// for three.
+TEST_F(TensorParallel, KeptLogitsAreMadeOnce) {
+  for (const char* model : {kGpt2Uneven, kLlama}) {
+    std::map<std::string, int> kinds[2];
+    double flops[2] = {};
+    for (const bool keep : {false, true}) {
+      const auto rank = Compose({model, "tp=2", keep ? "tp:keep_logits=true" : "tp", ""}, 1, 0);
+      ASSERT_NE(rank, nullptr);
+      const Program& program = rank->program();
+      for (OpId o = 0; o < program.op_limit(); ++o) {
+        if (!program.OpAlive(o)) continue;
+        const Op& op = program.op(o);
+        if (op.layer < 0) ++kinds[keep][op.kind()];
+        if (op.kind() == "lce_grad") flops[keep] = program.Cost(o)->flops;
+      }
+    }
+    EXPECT_EQ(kinds[0]["lce_stats"], 1);
+    EXPECT_EQ(kinds[0]["linear"] + kinds[0]["ce_stats"], 0);
+    EXPECT_EQ(kinds[1]["linear"], 1);
+    EXPECT_EQ(kinds[1]["ce_stats"], 1);
+    EXPECT_EQ(kinds[1]["lce_stats"] + kinds[1]["linear_dx"] + kinds[1]["linear_dw"], 0);
+    EXPECT_NEAR(flops[1] / flops[0], 2.0 / 3, 0.02);
+  }
+}
+
+// Every rank has the logits that generation draws from, and of shared key/value heads those it reads.
+TEST_F(TensorParallel, GenerationHasAllLogits) {
+  for (const Composition& cut :
+       {Composition{kGpt2Uneven, "tp=2", "tp", ""}, Composition{kLlama, "tp=2", "tp sp", ""},
+        Composition{kLlama, "tp=4", "tp", ""}}) {
+    const auto rank = Compose(cut, 1, 0);
+    ASSERT_NE(rank, nullptr);
+    for (const int mode : {CAPSTAN_MODE_PREFILL, CAPSTAN_MODE_DECODE}) {
+      const int64_t tokens = mode == CAPSTAN_MODE_PREFILL ? 5 : 1;
+      const auto program = ComposeGenerate(rank->session().ingredients(), mode, {1, tokens, 8});
+      ASSERT_TRUE(program.ok()) << NameOf(cut) << program.status();
+      const TensorId logits = (*program)->FindTensor("logits");
+      ASSERT_NE(logits, kNone);
+      EXPECT_THAT((*program)->tensor(logits).shape(),
+                  ElementsAre(1, 1, cut.model == kGpt2Uneven ? 257 : 256));
+      EXPECT_EQ((*program)->op((*program)->Producer(logits)).kind(), "all_gather");
+    }
+  }
+}
+
 // What is uneven: five heads over two ranks are three and two, with the channels that go with them.
 TEST_F(TensorParallel, HeadsGoWhole) {
   for (int64_t r = 0; r < 2; ++r) {
@@ -164,6 +218,32 @@ TEST_F(TensorParallel, QueryHeadsFollowTheirKeyValueHeads) {
   EXPECT_EQ(rows("q"), 4 * 6);
   EXPECT_EQ(rows("k"), 2 * 6);
   EXPECT_EQ(rows("v"), 2 * 6);
+}
+
+// Two key/value heads, whole on four ranks: two ranks read each, and share the three query heads of it.
+TEST_F(TensorParallel, QueryHeadsOfASharedKeyValueHeadAreSpreadOverItsRanks) {
+  const int64_t heads[] = {2, 1, 2, 1}, read[] = {0, 0, 1, 1};
+  for (int64_t r = 0; r < 4; ++r) {
+    const auto rank = Compose({kLlamaUneven, "tp=4", "tp", "model.kv_heads=2"}, r, 0);
+    ASSERT_NE(rank, nullptr);
+    const Program& program = rank->program();
+    const auto parameter = [&](const char* name) -> const Tensor& {
+      return program.tensor(
+          program.FindTensor(StrCat("model.layers.0.self_attn.", name, "_proj.weight")));
+    };
+    EXPECT_EQ(parameter("q").shape()[0], heads[r] * 6);
+    EXPECT_EQ(parameter("q").slice_start[0], 6 * (r == 0 ? 0 : r == 1 ? 2 : r == 2 ? 3 : 5));
+    EXPECT_EQ(parameter("k").shape()[0], 2 * 6);
+    int slices = 0;
+    for (const OpId o : program.segments()[program.FindSegment("forward/0")].ops) {
+      const Op& op = program.op(o);
+      if (op.kind() != "slice" || op.layer != 0) continue;
+      ++slices;
+      EXPECT_EQ(op.attrs.Int("start", -1), 6 * read[r]);
+      EXPECT_EQ(op.attrs.Int("size", -1), 6);
+    }
+    EXPECT_EQ(slices, 2) << "of k and of v";
+  }
 }
 
 }  // namespace

@@ -175,6 +175,14 @@ TEST(LauncherTest, ARankThatWaitsPastItsOwnDeadlineIsNotWaitedForEver) {
   EXPECT_THAT(job.err(), HasSubstr("far past its deadline of 0.2 s"));
 }
 
+// A checkpoint or slow data may take longer than any deadline: whoever waits for nobody is left alone.
+TEST(LauncherTest, ARankThatTakesItsTimeAfterAWaitIsLeftAlone) {
+  Job job({"*:deadline=0.1", "*:op=recv", "*:waits_for=1", "*:op=", "*:nap=1200"},
+          {.ranks = 2, .grace_s = 0.1});
+  EXPECT_EQ(job.Wait(), kExitDone) << job.err();
+  EXPECT_EQ(job.err(), "");
+}
+
 TEST(LauncherTest, ARankThatLeavesAJobOthersStillNeedIsNamed) {
   Job job({"1:ignore=15", "*:join", "*:barrier=a", "1:finish", "1:exit=0", "*:barrier=b"},
           {.ranks = 3});

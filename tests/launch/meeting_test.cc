@@ -47,7 +47,7 @@ class MeetingTest : public ::testing::Test {
   static std::vector<Answered> Answers(Meeting& meeting) {
     std::vector<Answered> answers;
     for (const Meeting::Answer& a : meeting.TakeAnswers()) {
-      const std::string body = a.frame.substr(4);
+      const std::string body = a.head.substr(4) + (a.end == nullptr ? "" : *a.end);
       Fields fields(body);
       Answered answer;
       answer.rank = a.rank;
@@ -101,6 +101,29 @@ TEST_F(MeetingTest, AnExchangeEndsWithTheLastRank) {
   }
   Come(meeting, 0, 2, "x", 10);
   EXPECT_TRUE(Answers(meeting).empty()) << "the name begins anew";
+}
+
+// However many ranks there are, one that speaks alone may say as much as all of them together.
+TEST_F(MeetingTest, AnExchangeIsLimitedByWhatAllRanksSayTogether) {
+  Meeting meeting(8);
+  JoinAll(meeting);
+  const std::string large(kLongestValue, 'x');
+  for (int r = 0; r < 8; ++r) Come(meeting, r, 1, "lead", 10, r == 0 ? large : "");
+  const std::vector<Answered> answers = Answers(meeting);
+  ASSERT_EQ(answers.size(), 8u);
+  for (const Answered& a : answers) {
+    EXPECT_TRUE(a.status.ok()) << a.status;
+    EXPECT_EQ(a.value.size(), kLongestValue + 8 * sizeof(uint32_t));
+  }
+  Come(meeting, 3, 2, "all", 10, large);
+  EXPECT_TRUE(Answers(meeting).empty());
+  Come(meeting, 5, 2, "all", 10, "y");
+  const std::vector<Answered> refused = Answers(meeting);
+  ASSERT_EQ(refused.size(), 2u);
+  for (const Answered& a : refused) {
+    EXPECT_EQ(StatusClass(a.status), CAPSTAN_USAGE);
+    EXPECT_THAT(Message(a), AllOf(HasSubstr("'all'"), HasSubstr("33554433 bytes")));
+  }
 }
 
 TEST_F(MeetingTest, ALateExchangeNamesTheMissingToEveryWaiter) {

@@ -98,7 +98,10 @@ class Rank {
     if (command == "deadline") status_.SetDeadline(timeout_s_ = std::stod(value));
     if (command == "step") status_.SetStep(std::stoll(value));
     if (command == "op") status_.SetOp(OpLabel(value), 0);
-    if (command == "waits_for") status_.SetWaiting(std::stoi(value));
+    if (command == "waits_for") {
+      status_.SetState(RankState::kWaiting);
+      status_.SetAwaited(status_.writes(), std::stoi(value));
+    }
     if (command == "finishing") status_.SetState(RankState::kFinishing);
     // ---- the rendezvous
     if (command == "join") return Join(value);

@@ -52,7 +52,11 @@ TEST(RankStatusTest, TheLauncherReadsWhatTheRankWrites) {
   EXPECT_EQ(s.state, RankState::kCommunicating);
   EXPECT_EQ(s.deadline_s, 2.5);
 
-  status->SetWaiting(1);
+  status->SetState(RankState::kWaiting);
+  EXPECT_EQ(pages->Read(2).waiting_for, -1);
+  status->SetAwaited(status->writes() - 1, 0);
+  EXPECT_EQ(pages->Read(2).waiting_for, -1) << "what was found out of an op before";
+  status->SetAwaited(status->writes(), 1);
   s = pages->Read(2);
   EXPECT_EQ(s.state, RankState::kWaiting);
   EXPECT_EQ(s.waiting_for, 1);

@@ -36,8 +36,9 @@ constexpr double kDeadline = 1.5;
 std::string Deadline(double deadline) { return "*:deadline=" + std::to_string(deadline); }
 
 // `rank`'s steps with a fault at a random one, and everybody else's.
-std::vector<std::string> FaultAt(Draw& draw, int ranks, int victim, int fault, int steps) {
-  std::vector<std::string> words = {Deadline(kDeadline), "*:join"};
+std::vector<std::string> FaultAt(Draw& draw, int ranks, int victim, int fault, int steps,
+                                 double deadline = kDeadline) {
+  std::vector<std::string> words = {Deadline(deadline), "*:join"};
   for (int r = 0; r < ranks; ++r) {
     std::string word = std::to_string(r) + ":steps=" + std::to_string(steps);
     if (r == victim) {
@@ -83,7 +84,7 @@ TEST(TrialsTest, DelayedLessThanTheDeadline) {
   Trials(20, [](int trial) {
     Draw draw(2000 + trial);
     const int ranks = 2 + draw.Below(3), victim = draw.Below(ranks);
-    Job job(FaultAt(draw, ranks, victim, -100, 20), {.ranks = ranks});
+    Job job(FaultAt(draw, ranks, victim, -100, 20, /*deadline=*/30), {.ranks = ranks});
     EXPECT_EQ(job.Wait(), kExitDone) << job.err();
     EXPECT_EQ(job.err(), "");
   });

@@ -130,6 +130,13 @@ TEST_F(Strategies, OnePluginTwiceOverAnAxisIsRefused) {
   EXPECT_THAT(Refusal(), AllOf(HasSubstr("'a'"), HasSubstr("'b'"), HasSubstr("mesh.dp")));
 }
 
+TEST_F(Strategies, APluginThatCutsTheModelDoesSoOnce) {
+  Uses(Add("tp", "tp"), "tp", CAPSTAN_AXIS_MODEL);
+  Uses(Add("more", "tp"), "dp", CAPSTAN_AXIS_MODEL);
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("'tp'"), HasSubstr("'more' (plugin \"tp\")"),
+                               HasSubstr("remove one")));
+}
+
 TEST_F(Strategies, AnAxisThatNoStrategyUsesIsRefused) {
   Uses(Add("tp", "tp"), "tp", CAPSTAN_AXIS_MODEL);
   EXPECT_THAT(Refusal(), HasSubstr("mesh.dp = 2, but no strategy uses axis 'dp'"));

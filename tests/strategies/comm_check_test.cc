@@ -47,6 +47,25 @@ TEST(CommunicationCheck, EqualListsPass) {
   EXPECT_EQ(Check(mesh, {s, s, s}), absl::OkStatus());
 }
 
+// As the lead gets them: each different list once.
+TEST(CommunicationCheck, RanksMayShareAList) {
+  const Mesh mesh = Lay({{"dp", 2}, {"pp", 2}});
+  const auto stage = [](bool sends, const std::string& what) {
+    Script s;
+    s.Wait(sends ? s.Send("pp", 1, 0, "f32[4]", "send(%1)")
+                 : s.Recv("pp", 0, 0, "f32[4]", "recv()"));
+    s.Wait(s.Start("dp", what, StrCat("all_reduce ", what)));
+    return s.text();
+  };
+  const std::vector<std::string> scripts = {stage(true, "sum"), stage(false, "sum"),
+                                            stage(false, "max")};
+  EXPECT_EQ(CheckCommunication(mesh, scripts, {0, 0, 1, 1}), absl::OkStatus());
+  const absl::Status mixed = CheckCommunication(mesh, scripts, {0, 0, 1, 2});
+  EXPECT_EQ(StatusClass(mixed), CAPSTAN_BUG);
+  EXPECT_THAT(std::string(mixed.message()), AllOf(HasSubstr("rank 2 runs all_reduce sum"),
+                                                  HasSubstr("rank 3 runs all_reduce max")));
+}
+
 TEST(CommunicationCheck, NothingToSayPasses) {
   EXPECT_EQ(Check(Lay({{"dp", 2}}), {Script(), Script()}), absl::OkStatus());
   EXPECT_EQ(Check(Lay({}), {Script()}), absl::OkStatus());

@@ -110,7 +110,8 @@ TEST_P(GoldenRanks, LossesNormsAndParameters) {
   for (const char* strategy : {"dp", "zero2", "zero3"}) {
     SCOPED_TRACE(strategy);
     const cli_test::Outcome outcome =
-        cli_test::Capstan({"train", Config(strategy), "--ranks", std::to_string(GetParam().ranks)});
+        cli_test::Capstan({"train", Config(strategy), "--ranks", std::to_string(GetParam().ranks),
+                           "--set", cli_test::kRanksDeadline});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
     CompareSteps(folder_ / (std::string(strategy) + "/metrics.jsonl"));
     CompareParameters(folder_ /

@@ -44,8 +44,8 @@ std::vector<std::string> ManyRanks::Arguments(const std::string& config, const s
                                               const std::vector<std::string>& set) {
   std::vector<std::string> arguments = {"train", config};
   if (ranks > 1) {
-    arguments.push_back("--ranks");
-    arguments.push_back(std::to_string(ranks));
+    arguments.insert(arguments.end(),
+                     {"--ranks", std::to_string(ranks), "--set", cli_test::kRanksDeadline});
   }
   std::vector<std::string> all = {
       "run.dir=" + (folder_ / name), StrCat("batch.global=", kGlobalBatch),
@@ -148,7 +148,8 @@ void ManyRanks::ExpectSameTraining(const std::string& expected, const std::strin
 
 // ---- Background --------------------------------------------------------------------------------
 
-Background::Background(const std::vector<std::string>& arguments, const std::string& output) {
+Background::Background(const std::vector<std::string>& arguments, const std::string& output)
+    : output_(output) {
   pid_ = ::fork();
   if (pid_ != 0) return;
   const int null = ::open("/dev/null", O_RDONLY);
@@ -200,7 +201,10 @@ bool Background::Until(const std::function<bool()>& condition) {
   while (!condition()) {
     if (Ended()) return condition();
     if (std::chrono::steady_clock::now() > end) {
-      ADD_FAILURE() << "what the test waits for did not come within a minute";
+      status_ = cli_test::EndOverdue(pid_);
+      ended_ = true;
+      ADD_FAILURE() << "what the test waits for did not come within a minute:\n"
+                    << ReadAll(output_);
       return false;
     }
     ::usleep(500);
@@ -212,7 +216,9 @@ int Background::Wait() {
   const auto end = std::chrono::steady_clock::now() + kDeadline;
   while (!Ended()) {
     if (std::chrono::steady_clock::now() > end) {
-      ADD_FAILURE() << "the command did not end within a minute";
+      status_ = cli_test::EndOverdue(pid_);
+      ended_ = true;
+      ADD_FAILURE() << "the command did not end within a minute:\n" << ReadAll(output_);
       return -1;
     }
     ::usleep(1000);

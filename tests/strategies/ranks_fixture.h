@@ -86,12 +86,14 @@ class Background {
   pid_t RankProcess(int rank) const;
   // True when `condition` came true before the command ended.
   bool Until(const std::function<bool()>& condition);
-  // Waits for its end (a minute at most) and gives its exit code, -1 when a signal ended it.
+  // Waits for its end and gives its exit code, -1 when a signal ended it. Fails the test after a minute,
+  // with what it said.
   int Wait();
 
  private:
   bool Ended();
 
+  const std::string output_;
   pid_t pid_ = 0;
   bool ended_ = false;
   int status_ = 0;

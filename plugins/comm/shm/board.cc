@@ -111,15 +111,22 @@ void Board::wake_all() const {
   for (uint64_t s = 0; s < kSlots; ++s) {
     SlotState& state = slot(s);
     futex_wake(state.arrived);
-    futex_wake(low_half(state.done));
+    futex_wake(state.wakes);
   }
   futex_wake(header().consumption);
-  for (size_t a = 0; a < size(); ++a) {
-    for (size_t b = 0; b < size(); ++b) {
-      futex_wake(ring(a, b).written);
-      futex_wake(ring(a, b).read);
+  wake_messages();
+  for (size_t r = 0; r < size(); ++r) {
+    if (!peer(r).gone().load()) peer(r).ring();
+  }
+}
+
+void Board::wake_messages() const {
+  for (size_t r = 0; r < size(); ++r) {
+    if (r == index()) continue;
+    for (Ring* each : {&ring(index(), r), &ring(r, index())}) {
+      futex_wake(each->written);
+      futex_wake(each->read);
     }
-    if (!peer(a).gone().load()) peer(a).ring();
   }
 }
 

@@ -50,11 +50,17 @@ class Board {
     return table<CopyCounter>(map_.map.counters)[reader * size() + owner];
   }
 
+  // The member's process has ended, or it has destroyed the group: it does nothing here any more.
+  bool away(size_t r) const { return member(r).left.load() != 0 || peer(r).gone().load(); }
   // The group has ended.
   bool ended() const { return header().ended.load(std::memory_order_relaxed) != 0; }
   // Ends it for every member and wakes them; the first reason stays. [any thread]
   void end(int32_t code, int32_t culprit_rank, const std::string& reason);
+  // Everyone, but for other members' waits for messages among themselves: their progress threads,
+  // which are rung, wake those.
   void wake_all() const;
+  // Who waits for messages from or to this member.
+  void wake_messages() const;
   // Throws why it ended, with what this rank was doing.
   [[noreturn]] void throw_end(const std::string& doing) const;
 

@@ -60,6 +60,7 @@ ShmComm::ShmComm(const sdk::Host& host, const sdk::Options& options)
 
 ShmComm::~ShmComm() {
   stop_ = true;
+  fetcher_.give_up();
   if (progress_.joinable()) {
     home_.page().bell.fetch_add(1);
     futex_wake(home_.page().bell);
@@ -140,8 +141,12 @@ void* ShmComm::group_create(std::span<const int32_t> ranks, int64_t epoch) {
     board = std::make_unique<Board>(rank_);
   }
   auto group = std::make_shared<Group>(*context_, std::move(board));
-  const std::lock_guard lock(mutex_);
-  groups_.push_back(group);
+  {
+    const std::lock_guard lock(mutex_);
+    groups_.push_back(group);
+  }
+  // Members that were here before may have rung for it in vain.
+  if (ranks.size() > 1) group->board().peer(index).ring();
   return group.get();
 }
 
@@ -210,7 +215,8 @@ void ShmComm::run() {
     settled = peers_->drop_regions() && settled;
     if (moved) continue;
     home.asleep.fetch_add(1);
-    // Ringing is all that wakes it; but mappings may be left to drop, and a ringer may have died.
+    // A ring wakes it. While something is in flight, or mappings are left to drop, it also looks by
+    // itself: room in slots comes without a ring.
     if (!stop_.load()) {
       futex_wait(home.bell, bell, settled ? std::chrono::seconds(3600) : kLongestSleep);
     }

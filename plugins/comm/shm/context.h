@@ -13,6 +13,7 @@
 #include "plugins/comm/shm/futex.h"
 #include "plugins/comm/shm/home.h"
 #include "plugins/comm/shm/peers.h"
+#include "plugins/comm/shm/records.h"
 
 namespace capstan::shm {
 
@@ -58,6 +59,7 @@ struct Context {
   Peers* peers;  // nullptr: a world of one rank
   Fetcher& fetcher;
   Buffers buffers;
+  Leftovers leftovers;
 };
 
 }  // namespace capstan::shm

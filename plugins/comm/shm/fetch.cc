@@ -14,6 +14,14 @@ namespace {
   board.throw_end(doing);
 }
 
+// The member, or else this rank.
+[[noreturn]] void throw_departed(const Board& board, size_t member, const std::string& doing) {
+  const int rank = board.rank(board.away(member) ? member : board.index());
+  throw sdk::Error(CAPSTAN_PEER_LOST,
+                   sdk::text(doing, " on ", board.name(), ": rank ", rank, " is gone"), false,
+                   rank);
+}
+
 bool serve_board(const Board& board) {
   bool any = false;
   for (size_t reader = 0; reader < board.size(); ++reader) {
@@ -54,7 +62,7 @@ void Fetcher::fetch(Board& board, size_t member, uint64_t address, char* to, uin
   const Peer& peer = board.peer(member);
   if (peer.readable()) return peer.read(address, to, bytes);
   const std::unique_lock lock(asking_, deadline);
-  if (!lock.owns_lock()) throw_overdue(board, asked_rank(), doing);
+  if (!lock.owns_lock()) throw_never_asked(board, member, doing);
   while (bytes > 0) {
     const uint64_t now = std::min<uint64_t>(bytes, kCounterBytes);
     ask(board, member, address, to, now, deadline, doing);
@@ -72,15 +80,30 @@ void Fetcher::ask(Board& board, size_t member, uint64_t address, char* to, uint6
   const uint32_t request = counter.asked.fetch_add(1) + 1;
   board.peer(member).ring();
   struct Asked {
-    Asked(std::atomic<int>& r, int value) : rank(r) { rank = value; }
-    ~Asked() { rank = -1; }
-    std::atomic<int>& rank;
+    Asked(std::atomic<const CopyCounter*>& a, const CopyCounter* value) : asked(a) {
+      asked = value;
+    }
+    ~Asked() { asked = nullptr; }
+    std::atomic<const CopyCounter*>& asked;
   };
   {
-    const Asked asked(asked_rank_, board.rank(member));
+    const Asked asked(asked_, &counter);
     await_served(board, member, request, deadline, doing);
   }
   std::memcpy(to, counter.data, bytes);
+}
+
+// Another thread was asking all the time: of this group, then who was asked is to blame; or of another.
+void Fetcher::throw_never_asked(Board& board, size_t member, const std::string& doing) const {
+  int culprit = -1;
+  for (size_t r = 0; r < board.size(); ++r) {
+    if (asks(board, r)) culprit = board.rank(r);
+  }
+  if (culprit >= 0) throw_overdue(board, culprit, doing);
+  board.end(CAPSTAN_TIMEOUT, -1,
+            sdk::text(doing, ": rank ", board.rank(board.index()), " could not ask rank ",
+                      board.rank(member), " for its data in time, as it waited for other data"));
+  board.throw_end(doing);
 }
 
 // Serves others meanwhile: two members that fetch from each other must not wait in a circle.
@@ -91,6 +114,7 @@ void Fetcher::await_served(Board& board, size_t member, uint32_t request,
   while (counter.served.load() != request) {
     const uint32_t bell = home.bell.load();
     if (board.ended()) board.throw_end(doing);
+    if (given_up_.load() || board.away(member)) throw_departed(board, member, doing);
     if (Clock::now() >= deadline) throw_overdue(board, board.rank(member), doing);
     if (serve() || counter.served.load() == request) continue;
     home.asleep.fetch_add(1);

@@ -30,8 +30,13 @@ class Fetcher {
   void fetch(Board& board, size_t member, uint64_t address, char* to, uint64_t bytes,
              Clock::time_point deadline, const std::string& doing);
 
-  // The rank that is being asked for data and has not given it, -1 none.
-  int asked_rank() const { return asked_rank_.load(); }
+  // The member is being asked for data for this group, and has not given it.
+  bool asks(const Board& board, size_t member) const {
+    return asked_.load() == &board.counter(board.index(), member);
+  }
+
+  // This rank ends: whoever waits for data waits no more.
+  void give_up() { given_up_ = true; }
 
   // Copies what members of any group have asked this rank for. True if there was something.
   bool serve();
@@ -41,9 +46,11 @@ class Fetcher {
            Clock::time_point deadline, const std::string& doing);
   void await_served(Board& board, size_t member, uint32_t request, Clock::time_point deadline,
                     const std::string& doing);
+  [[noreturn]] void throw_never_asked(Board& board, size_t member, const std::string& doing) const;
 
   std::timed_mutex asking_;  // one request at a time
-  std::atomic<int> asked_rank_{-1};
+  std::atomic<const CopyCounter*> asked_{nullptr};
+  std::atomic<bool> given_up_{false};
   std::mutex mutex_;  // of what follows, and of serving
   std::vector<Board*> boards_;
 };

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <climits>
 #include <cstdint>
@@ -16,12 +17,13 @@ namespace capstan::shm {
 
 using Clock = std::chrono::steady_clock;
 
-// Sleeps while the word holds `value`, for at most `limit`. May return early for no reason.
-inline void futex_wait(std::atomic<uint32_t>& word, uint32_t value, Clock::duration limit) {
+// Sleeps while the word holds `value`, for at most `limit`. May return early for no reason. True: the
+// time is over.
+inline bool futex_wait(std::atomic<uint32_t>& word, uint32_t value, Clock::duration limit) {
   const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(limit).count();
-  if (ns <= 0) return;
+  if (ns <= 0) return true;
   const timespec time = {ns / 1000000000, ns % 1000000000};
-  syscall(SYS_futex, &word, FUTEX_WAIT, value, &time, nullptr, 0);
+  return syscall(SYS_futex, &word, FUTEX_WAIT, value, &time, nullptr, 0) < 0 && errno == ETIMEDOUT;
 }
 
 inline void futex_wake(std::atomic<uint32_t>& word, int sleepers = INT_MAX) {
@@ -36,8 +38,8 @@ inline void relax() {
 #endif
 }
 
-// The longest sleep before a sleeper looks again by itself. Wake-ups come at once; this bounds the
-// damage of one that a dying process did not send.
+// The longest sleep before a sleeper looks again by itself, and rings those it waits for. Wake-ups come
+// at once; this bounds the damage of one that was not sent.
 constexpr auto kLongestSleep = std::chrono::milliseconds(50);
 
 }  // namespace capstan::shm

@@ -43,11 +43,14 @@ Group::Group(Context& context, std::unique_ptr<Board> board)
 }
 
 Group::~Group() {
-  for (const Released& r : released_) context_.home.free(r.offset, r.bytes);
-  if (size() == 1) return;
+  if (size() == 1) {
+    released_.collect(*board_, context_.home);
+    return;
+  }
   context_.fetcher.remove(board_.get());
   board_->member(board_->index()).left.store(1);
   if (!board_->ended()) board_->wake_all();
+  context_.leftovers.add(std::move(board_), std::move(released_), context_.home);
 }
 
 // ---- preparing -------------------------------------------------------------------------------
@@ -59,8 +62,9 @@ OperationPtr Group::prepare(const capstan_comm_request& request) {
   }
   {
     const std::lock_guard lock(mutex_);
-    collect_released();
+    released_.collect(*board_, context_.home);
   }
+  context_.leftovers.collect(context_.home);
   const uint32_t eager = checked.is_message() ? kRingBytes : board_->eager_bytes();
   context_.peers->map_regions();  // now, rather than in the first step
   return std::make_shared<Operation>(context_.home, std::move(checked), board_->index(), size(),
@@ -69,24 +73,8 @@ OperationPtr Group::prepare(const capstan_comm_request& request) {
 
 void Group::release(const OperationPtr& op) {
   const std::lock_guard lock(mutex_);
-  const bool message = op->request.is_message();
-  const bool seen = size() > 1 && op->ever_started && !message;
-  released_.push_back(
-      {seen ? op->sequence + 1 : 0, op->offset, op->record_bytes, message ? op : nullptr});
-  collect_released();
-}
-
-// Frees the records that no member can look at any more.
-void Group::collect_released() {
-  uint64_t consumed = next_sequence_;
-  for (size_t r = 0; r < size() && size() > 1; ++r) {
-    consumed = std::min(consumed, board_->member(r).consumed.load());
-  }
-  std::erase_if(released_, [&](const Released& r) {
-    if (r.sequence > consumed || (r.message && !messages_->arrived(*r.message))) return false;
-    context_.home.free(r.offset, r.bytes);
-    return true;
-  });
+  released_.add(op, size() > 1);
+  released_.collect(*board_, context_.home);
 }
 
 // ---- starting --------------------------------------------------------------------------------
@@ -111,6 +99,8 @@ void Group::start(const OperationPtr& op) {
   op->state = Operation::kQueued;
   outstanding_.push_back({op, op->sequence, false});
   publish_queued();
+  // This rank may wait for something else: its progress thread publishes it when there is room.
+  if (published_ == op->sequence) board_->peer(board_->index()).ring();
 }
 
 void Group::start_message(const OperationPtr& op) {
@@ -328,23 +318,23 @@ void Group::reduce_payloads(const Operation& op, const Plan& plan) const {
 Group::Lack Group::share_tiles(const Flight& flight, const Plan& plan) {
   SlotState& slot = board_->slot(flight.sequence);
   const uint32_t use = use_of(flight.sequence), tiles = plan.tile_count();
+  const auto most_workers = static_cast<uint32_t>(most_workers_);
   if (use_count(slot.done, use) >= tiles) return Lack::kNothing;
   if (!tiles_left(flight.sequence, tiles)) return Lack::kOthers;
+  // More would only take the cores from each other, each with a tile in hand.
+  if (use_advance(slot.workers, use, most_workers) >= most_workers) return Lack::kOthers;
   struct Worker {
-    Worker(SlotState& s, Entry& e) : slot(s), entry(e) {
+    Worker(SlotState& s, Entry& e, uint32_t u) : slot(s), entry(e), use(u) {
       entry.engaged.fetch_add(1);
-      number = slot.workers.fetch_add(1);
     }
     ~Worker() {
-      slot.workers.fetch_sub(1);
+      use_retreat(slot.workers, use);
       entry.engaged.fetch_sub(1);
     }
     SlotState& slot;
     Entry& entry;
-    uint32_t number = 0;
-  } worker(slot, board_->entry(flight.sequence, board_->index()));
-  // More would only take the cores from each other, each with a tile in hand.
-  if (worker.number >= static_cast<uint32_t>(most_workers_)) return Lack::kOthers;
+    uint32_t use;
+  } worker(slot, board_->entry(flight.sequence, board_->index()), use);
   const std::shared_lock memory(context_.peers->memory_lock());
   // Its own share first: the same each time, so that what is in this core's cache is used here.
   for (size_t k = 0; k < size(); ++k) {
@@ -376,9 +366,10 @@ bool Group::tiles_left(uint64_t sequence, uint32_t tiles) const {
 }
 
 void Group::wake_sleepers(SlotState& slot) const {
+  slot.wakes.fetch_add(1);
   if (slot.sleepers.load() == 0) return;
   futex_wake(slot.arrived);
-  futex_wake(low_half(slot.done));
+  futex_wake(slot.wakes);
 }
 
 void Group::do_tile(const Flight& flight, const Plan& plan, uint32_t tile) const {

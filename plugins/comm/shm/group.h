@@ -18,6 +18,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,8 +30,6 @@
 namespace capstan::shm {
 
 class Messages;
-
-using OperationPtr = std::shared_ptr<Operation>;
 
 class Group {
  public:
@@ -53,7 +52,7 @@ class Group {
   void lost(const Peer& peer);
   // Work for whoever is called, without waiting. True if something moved. [progress thread]
   bool progress();
-  // No collective is in flight.
+  // Nothing is in flight that a progress thread may have to move on.
   bool idle();
 
  private:
@@ -82,7 +81,6 @@ class Group {
   void everyone_arrived(Operation& op, SlotState& slot);
   bool awaits(uint64_t sequence, size_t member) const;
   void ring_absent(uint64_t sequence) const;
-  void collect_released();  // under mutex_
 
   // Working: one step of an operation. Throws what ends the group.
   Lack step(const OperationPtr& op, bool waits, Clock::time_point deadline);
@@ -114,7 +112,9 @@ class Group {
   void sleep_for_room(uint64_t sequence, Clock::time_point deadline);
   std::vector<size_t> lagging(const Operation& op, uint64_t sequence) const;
   [[noreturn]] void overdue(const Operation& op, double timeout_s);
-  void check_departures(const Operation& op);
+  bool check_departures(const OperationPtr& op, Clock::time_point deadline);
+  std::optional<size_t> departed(const Operation& op) const;
+  void ring_lagging(const Operation& op) const;
 
   Context& context_;
   std::unique_ptr<Board> board_;
@@ -134,13 +134,8 @@ class Group {
   uint64_t room_until_ = kSlots;  // sequences below it have a free slot
   std::atomic<uint64_t> started_{0}, finished_{0};
   comm::Volume volume_;
-  // Released operations whose records peers may still read: collectives until all have consumed
-  // them, messages until they have arrived.
-  struct Released {
-    uint64_t sequence, offset, bytes;
-    OperationPtr message;
-  };
-  std::vector<Released> released_;
+  ReleasedRecords released_;
+  bool told_of_end_ = false;  // its waiters for messages have been woken. Of the progress thread
 };
 
 }  // namespace capstan::shm

@@ -23,14 +23,17 @@ Clock::time_point deadline_after(double seconds) {
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// A sleeper on a word of a peer.
-void sleep_on(std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers, uint32_t seen,
+// A sleeper on a word of a peer. True: nobody woke it, and nothing has changed.
+bool sleep_on(std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers, uint32_t seen,
               Clock::time_point deadline) {
   sleepers.fetch_add(1);
+  bool alone = false;
   if (word.load() == seen) {
-    futex_wait(word, seen, std::min<Clock::duration>(kLongestSleep, deadline - Clock::now()));
+    alone =
+        futex_wait(word, seen, std::min<Clock::duration>(kLongestSleep, deadline - Clock::now()));
   }
   sleepers.fetch_sub(1);
+  return alone;
 }
 
 }  // namespace
@@ -67,7 +70,7 @@ void Group::wait_for_collective(const OperationPtr& op, Clock::time_point deadli
     if (lack == Lack::kNothing) return;
     if (lack != Lack::kThread && spin(*op, lack)) continue;
     if (board_->ended()) board_->throw_end(op->text());
-    check_departures(*op);
+    (void)check_departures(op, deadline);
     if (Clock::now() >= deadline) overdue(*op, timeout_s);
     if (step_all(true, deadline)) continue;
     if (lack == Lack::kRoom) {
@@ -84,7 +87,7 @@ void Group::wait_for_message(const OperationPtr& op, Clock::time_point deadline,
     const Messages::News news = messages_->news(*op);
     if (messages_->step(op, true, deadline)) return;
     if (board_->ended()) board_->throw_end(op->text());
-    check_departures(*op);
+    if (check_departures(op, deadline)) return;
     const Clock::time_point now = Clock::now();
     if (now >= deadline) overdue(*op, timeout_s);
     if (now < spin_end) {
@@ -92,7 +95,7 @@ void Group::wait_for_message(const OperationPtr& op, Clock::time_point deadline,
       continue;
     }
     if (step_all(true, deadline)) continue;
-    sleep_on(*news.word, *news.sleepers, news.seen, deadline);
+    if (sleep_on(*news.word, *news.sleepers, news.seen, deadline)) ring_lagging(*op);
   }
 }
 
@@ -128,13 +131,15 @@ void Group::sleep(const Operation& op, Lack lack, Clock::time_point deadline) {
   SlotState& slot = board_->slot(sequence);
   if (lack == Lack::kArrivals) {
     const uint32_t seen = slot.arrived.load();
-    if (!arrived(sequence)) sleep_on(slot.arrived, slot.sleepers, seen, deadline);
+    if (!arrived(sequence) && sleep_on(slot.arrived, slot.sleepers, seen, deadline)) {
+      ring_lagging(op);
+    }
     return;
   }
-  std::atomic<uint32_t>& done = low_half(slot.done);
-  const uint32_t seen = done.load();
-  if (use_count(slot.done, static_cast<uint32_t>(sequence / kSlots)) < op.wanted.load()) {
-    sleep_on(done, slot.sleepers, seen, deadline);
+  const uint32_t seen = slot.wakes.load();
+  if (use_count(slot.done, static_cast<uint32_t>(sequence / kSlots)) < op.wanted.load() &&
+      sleep_on(slot.wakes, slot.sleepers, seen, deadline)) {
+    ring_lagging(op);
   }
 }
 
@@ -178,7 +183,7 @@ std::vector<size_t> Group::lagging(const Operation& op, uint64_t sequence) const
   if (!absent.empty()) return absent;
   // This rank's own progress thread may be the one that waits, for data of a member.
   for (size_t r = 0; busy.empty() && r < size(); ++r) {
-    if (board_->rank(r) == context_.fetcher.asked_rank()) busy.push_back(r);
+    if (context_.fetcher.asks(*board_, r)) busy.push_back(r);
   }
   return busy;
 }
@@ -196,17 +201,32 @@ void Group::overdue(const Operation& op, double timeout_s) {
                    false, late.empty() ? -1 : board_->rank(late.front()));
 }
 
-// Members that are gone, or have destroyed the group, before they started what this rank waits for.
-void Group::check_departures(const Operation& op) {
+// The first member that an operation lacks and that is gone or has destroyed the group.
+std::optional<size_t> Group::departed(const Operation& op) const {
   for (const size_t r : lagging(op, op.sequence)) {
-    const Peer& peer = board_->peer(r);
-    const bool left = board_->member(r).left.load() != 0;
-    if (!left && !board_->peer(r).gone().load()) continue;
-    throw sdk::Error(CAPSTAN_PEER_LOST,
-                     sdk::text(op.text(), " on ", board_->name(), ": rank ", peer.rank(),
-                               left ? " has left the group" : " is gone"),
-                     false, peer.rank());
+    if (board_->away(r)) return r;
   }
+  return std::nullopt;
+}
+
+// Members that departed before they did what this rank waits for. True: the message is done. A member
+// may have done its part and left since this rank last looked, so that is looked at once more.
+bool Group::check_departures(const OperationPtr& op, Clock::time_point deadline) {
+  if (!departed(*op)) return false;
+  if (op->request.is_message() && messages_->step(op, true, deadline)) return true;
+  const std::optional<size_t> r = departed(*op);
+  if (!r) return false;
+  const int rank = board_->rank(*r);
+  const bool left = board_->member(*r).left.load() != 0;
+  throw sdk::Error(CAPSTAN_PEER_LOST,
+                   sdk::text(op->text(), " on ", board_->name(), ": rank ", rank,
+                             left ? " has left the group" : " is gone"),
+                   false, rank);
+}
+
+// After a sleep that nobody ended: a ring may have been lost, or come before there was work.
+void Group::ring_lagging(const Operation& op) const {
+  for (const size_t r : lagging(op, op.sequence)) board_->peer(r).ring();
 }
 
 // ---- for others ------------------------------------------------------------------------------
@@ -226,12 +246,18 @@ bool Group::step_all(bool waits, Clock::time_point deadline) {
 }
 
 bool Group::idle() {
+  if (size() == 1 || board_->ended()) return true;
   const std::lock_guard lock(mutex_);
-  return outstanding_.empty();
+  return outstanding_.empty() && messages_->idle();
 }
 
 bool Group::progress() {
-  if (size() == 1 || board_->ended()) return false;
+  if (size() == 1) return false;
+  if (board_->ended()) {
+    if (!told_of_end_) board_->wake_messages();
+    told_of_end_ = true;
+    return false;
+  }
   try {
     const bool moved = messages_->progress();
     return step_all(false, Clock::now() + kForever) || moved;
@@ -243,8 +269,9 @@ bool Group::progress() {
 
 void Group::poll(capstan_comm_progress* out) {
   if (size() > 1 && board_->ended()) board_->throw_end("poll");
-  out->started = started_.load();
+  // In this order: never more finished than started.
   out->finished = finished_.load() + (messages_ != nullptr ? messages_->finished() : 0);
+  out->started = started_.load();
   volume_.tell(*out);
   out->waiting_for = -1;
   const std::lock_guard lock(mutex_);

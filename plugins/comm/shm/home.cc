@@ -24,8 +24,6 @@ OwnHome::OwnHome(const Secret& secret, int rank) : segment_(kHomeBytes) {
   sched_getaffinity(0, sizeof home.cores, &home.cores);
 }
 
-OwnHome::~OwnHome() { page().left.store(1); }
-
 uint64_t OwnHome::allocate(uint64_t bytes) {
   const uint64_t size = block(bytes);
   const std::lock_guard lock(mutex_);

@@ -15,7 +15,6 @@ namespace capstan::shm {
 class OwnHome {
  public:
   OwnHome(const Secret& secret, int rank);
-  ~OwnHome();
   OwnHome(const OwnHome&) = delete;
   OwnHome& operator=(const OwnHome&) = delete;
 

@@ -9,15 +9,15 @@
 #include <sched.h>
 
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
+#include "plugin_api/comm.h"
 #include "plugins/comm/shm/secret.h"
 
 namespace capstan::shm {
 
-constexpr uint32_t kProtocol = 1;  // raised when anything here changes
+constexpr uint32_t kProtocol = 2;  // raised when anything here changes
 constexpr size_t kLine = 64;       // bytes of a cache line
 constexpr size_t kMostMembers = 128;
 constexpr size_t kMostRegions = 256;
@@ -47,7 +47,6 @@ struct Home {
   // Counts calls for the attention of the owner's progress thread, which sleeps on it.
   alignas(kLine) std::atomic<uint32_t> bell;
   std::atomic<uint32_t> asleep;
-  std::atomic<uint32_t> left;  // 1: the rank has ended in order
   alignas(kLine) std::atomic<uint32_t> regions_version;
   RegionEntry regions[kMostRegions];
 };
@@ -82,6 +81,11 @@ struct OperationRecord {
   alignas(kLine) std::atomic<uint32_t> taken;
   std::atomic<uint32_t> sleepers;
 
+  // Of one item, behind the record.
+  static uint64_t item_bytes(int32_t operation, uint64_t members) {
+    const bool parts = operation == CAPSTAN_COMM_ALL_TO_ALL;
+    return sizeof(ItemRecord) + (parts ? 2 * members * sizeof(uint64_t) : 0);
+  }
   const ItemRecord* item_records() const { return reinterpret_cast<const ItemRecord*>(this + 1); }
   ItemRecord* item_records() { return reinterpret_cast<ItemRecord*>(this + 1); }
   uint64_t* part_counts(size_t item) {
@@ -116,19 +120,16 @@ struct alignas(2 * kLine) MemberState {
 };
 
 // Where one collective meets. Counters are never reset: `arrived` grows by the group's size with each
-// use, the others carry the number of the use in their upper half.
+// use, those of 64 bits carry the number of the use in their upper half.
 struct alignas(2 * kLine) SlotState {
   std::atomic<uint32_t> arrived;
   std::atomic<uint32_t> sleepers;
-  std::atomic<uint32_t> workers;
+  // Changes whenever enough is done for sleepers to go on. `done` is no word to sleep on: its lower
+  // half may hold the same count before and after a use.
+  std::atomic<uint32_t> wakes;
+  std::atomic<uint64_t> workers;              // threads of all members at its tiles
   alignas(kLine) std::atomic<uint64_t> done;  // tiles, or phases of members, finished
 };
-
-// The half of a 64-bit counter that changes, as a word to sleep on.
-inline std::atomic<uint32_t>& low_half(std::atomic<uint64_t>& counter) {
-  constexpr size_t kHalf = std::endian::native == std::endian::little ? 0 : 1;
-  return reinterpret_cast<std::atomic<uint32_t>*>(&counter)[kHalf];
-}
 
 constexpr uint32_t kEager = 1;   // everything this member gives lies in its entry
 constexpr uint32_t kMapped = 2;  // all its buffers lie in registered memory

@@ -24,6 +24,8 @@ void Messages::start(const std::shared_ptr<Operation>& op) {
     queued_[peer].push_back(op);
     board_.ring(board_.index(), peer).write_sleepers.fetch_add(1);
     flush(peer);
+    // The receiver may wait for something else: its progress thread makes room.
+    if (!queued_[peer].empty()) board_.peer(peer).ring();
     return;
   }
   op->state = Operation::kFlying;
@@ -45,12 +47,15 @@ void Messages::start(const std::shared_ptr<Operation>& op) {
 void Messages::flush(size_t to) {
   auto& queue = queued_[to];
   Ring& ring = board_.ring(board_.index(), to);
+  bool wrote = false;
   while (!queue.empty() && ring.written.load() - ring.read.load() < kRing) {
     const std::shared_ptr<Operation> op = std::move(queue.front());
     queue.pop_front();
     ring.write_sleepers.fetch_sub(1);
     write(*op, ring);
+    wrote = true;
   }
+  if (wrote && !queue.empty()) board_.peer(to).ring();
 }
 
 void Messages::write(Operation& op, Ring& ring) {
@@ -235,10 +240,10 @@ bool Messages::progress() {
   return copy_matched(false, Clock::now() + std::chrono::hours(24)) || any;
 }
 
-bool Messages::arrived(const Operation& op) const {
-  const bool taken =
-      sends(op) && op.state.load() == Operation::kFlying && op.record().taken.load() == op.flight;
-  return taken || !op.in_flight() || board_.ended();
+bool Messages::idle() {
+  const std::lock_guard lock(mutex_);
+  return matched_.empty() && std::all_of(queued_.begin(), queued_.end(),
+                                         [](const auto& to) { return to.second.empty(); });
 }
 
 Messages::News Messages::news(const Operation& op) const {

@@ -2,8 +2,9 @@
 //
 // A sender writes a message into the ring to its receiver: small ones with their data, large ones as
 // a note of where the data lies. The receiver empties the ring as soon as it looks, into its own
-// lists, so a message on one channel never stands in the way of another's. Large data is then copied
-// by the receiver, which tells the sender in the sender's own record.
+// lists, so a message on one channel never stands in the way of another's. A sender that finds no room
+// rings it to look. Large data is then copied by the receiver, which tells the sender in the sender's
+// own record.
 #ifndef CAPSTAN_PLUGINS_COMM_SHM_MESSAGES_H_
 #define CAPSTAN_PLUGINS_COMM_SHM_MESSAGES_H_
 
@@ -40,8 +41,8 @@ class Messages {
     uint32_t seen;
   };
   News news(const Operation& op) const;
-  // Nobody needs the operation's record any more.
-  bool arrived(const Operation& op) const;
+  // Nothing here waits for a progress thread: no send without room, no data to be copied.
+  bool idle();
   uint64_t finished() const { return finished_.load(); }
 
  private:

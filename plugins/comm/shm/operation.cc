@@ -88,7 +88,7 @@ Operation::Operation(OwnHome& home, comm::Request checked, size_t index_in_group
 void Operation::write_record(OwnHome& home) {
   const size_t n = members;
   record_bytes = sizeof(OperationRecord) +
-                 request.items.size() * (sizeof(ItemRecord) + 2 * n * sizeof(uint64_t));
+                 request.items.size() * OperationRecord::item_bytes(request.operation, n);
   offset = home.allocate(record_bytes);
   record_ = reinterpret_cast<OperationRecord*>(home.at(offset));
   record_->signature = signature;

@@ -14,8 +14,6 @@
 
 namespace capstan::shm {
 
-class Group;
-
 struct Operation {
   enum State : int {
     kIdle,    // never started
@@ -68,6 +66,8 @@ struct Operation {
   std::string text_;
   OperationRecord* record_ = nullptr;
 };
+
+using OperationPtr = std::shared_ptr<Operation>;
 
 // What a member gives to a collective of its own accord, item by item: contiguous bytes.
 struct Given {

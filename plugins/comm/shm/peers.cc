@@ -39,7 +39,7 @@ OperationRecord& Peer::record(uint64_t offset, uint64_t identity) const {
     throw sdk::bug_error(sdk::text("comm shm: rank ", rank_, " points to no operation"));
   }
   auto& record = *reinterpret_cast<OperationRecord*>(reinterpret_cast<char*>(home_page_) + offset);
-  const uint64_t item_bytes = sizeof(ItemRecord) + 2 * sizeof(uint64_t) * record.members;
+  const uint64_t item_bytes = OperationRecord::item_bytes(record.operation, record.members);
   const bool fits = record.members <= kMostMembers &&
                     record.items <= (kHomeBytes - sizeof(OperationRecord) - offset) / item_bytes;
   if (record.identity != identity || !fits) {
@@ -85,10 +85,13 @@ bool Peer::regions_changed() const {
 void Peer::map_regions() {
   if (own()) return;
   const std::lock_guard lock(mutex_);
+  const uint32_t version = home().regions_version.load();
+  if (version == mapped_version_) return;
   for (uint32_t i = 0; i < kMostRegions; ++i) {
     const uint64_t number = home().regions[i].number.load();
     if (number != 0) (void)mapped(i, number);
   }
+  mapped_version_ = version;
 }
 
 void Peer::drop_regions() {

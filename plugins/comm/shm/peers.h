@@ -76,7 +76,8 @@ class Peer {
   std::atomic<bool> gone_{false};
   std::mutex mutex_;
   std::vector<Region> regions_;
-  uint32_t seen_version_ = 0;
+  uint32_t seen_version_ = 0;    // of its regions, when some were last dropped
+  uint32_t mapped_version_ = 0;  // when all were last mapped
 };
 
 // Tells when processes end. [any thread]

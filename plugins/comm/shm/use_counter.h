@@ -30,6 +30,14 @@ inline uint32_t use_advance(std::atomic<uint64_t>& counter, uint32_t use, uint32
   }
 }
 
+// Takes one back, unless a later use has begun.
+inline void use_retreat(std::atomic<uint64_t>& counter, uint32_t use) {
+  uint64_t now = counter.load();
+  while (static_cast<uint32_t>(now >> 32) == use) {
+    if (counter.compare_exchange_weak(now, now - 1)) return;
+  }
+}
+
 }  // namespace capstan::shm
 
 #endif  // CAPSTAN_PLUGINS_COMM_SHM_USE_COUNTER_H_

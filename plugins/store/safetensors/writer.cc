@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -21,6 +23,8 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kTextAllowance = 1 << 20;  // room for the text files and the directory
 constexpr std::uint64_t kWriteBackEvery = 64 << 20;
 constexpr std::uint64_t kStagingLimit = 512 << 20;
+constexpr std::uint64_t kLeastMapped =
+    64 << 10;  // a mapping costs more than to write this in one call
 
 std::string size_text(std::uint64_t bytes) {
   char buffer[32];
@@ -31,6 +35,13 @@ std::string size_text(std::uint64_t bytes) {
 std::string without_trailing_slash(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
+}
+
+// All blocks are there, so that a store into a mapping cannot fail for want of one.
+bool has_its_space(const sdk::File& file) {
+  struct stat status;
+  return ::fstat(file.fd(), &status) == 0 && static_cast<std::uint64_t>(status.st_blocks) * 512 >=
+                                                 static_cast<std::uint64_t>(status.st_size);
 }
 
 // An empty directory is a place made ready for the bundle; rename replaces it.
@@ -75,6 +86,7 @@ BundleWriter::~BundleWriter() { remove_temporary(); }
 
 const std::string& BundleWriter::share() {
   shared_ = true;
+  for (GroupFile& group : files_) group.takes_mappings = has_its_space(group.file);
   temporary_ = fs::absolute(temporary_).string();
   return temporary_;
 }
@@ -212,6 +224,7 @@ void BundleWriter::open_files() {
                                      "process declares; all must declare the same"));
     }
     group.header_bytes = {};
+    group.takes_mappings = has_its_space(group.file);
   }
 }
 
@@ -302,6 +315,10 @@ bool BundleWriter::stage(Target& target, const TensorEntry& entry, const Runs& r
 void BundleWriter::write_run(GroupFile& group, const void* data, std::uint64_t size,
                              std::uint64_t offset) {
   group.file.write(data, size, offset);
+  written(group, size);
+}
+
+void BundleWriter::written(GroupFile& group, std::uint64_t size) {
   group.not_started += size;
   if (durable_ && group.not_started >= kWriteBackEvery) {
     // Starts the disk early, so that commit does not wait for all of it. A hint: failure is no
@@ -311,8 +328,31 @@ void BundleWriter::write_run(GroupFile& group, const void* data, std::uint64_t s
   }
 }
 
+// Through a mapping that lasts for these runs; false where that is not possible.
+bool BundleWriter::scatter_mapped(GroupFile& group, std::uint64_t base, const Runs& runs,
+                                  const char* data) {
+  if (!group.takes_mappings || runs.span < kLeastMapped || runs.run_bytes >= kLeastMapped)
+    return false;
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t begin = (base + runs.first) / page * page;
+  const std::uint64_t size = base + runs.first + runs.span - begin;
+  void* const mapped = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, group.file.fd(),
+                              static_cast<off_t>(begin));
+  if (mapped == MAP_FAILED) return false;
+  char* const to = static_cast<char*>(mapped) + (base - begin);
+  for (RunCursor cursor(runs); !cursor.done(); cursor.next()) {
+    std::memcpy(to + cursor.run_offset(), data + cursor.slice_offset(), runs.run_bytes);
+  }
+  ::munmap(mapped, size);
+  written(group, runs.run_bytes * runs.run_count);
+  return true;
+}
+
 void BundleWriter::scatter(GroupFile& group, std::uint64_t base, const Runs& runs,
                            const char* data) {
+  // A file takes one write call at a time, whoever makes it, which many short ones wait for; stores into
+  // mappings go side by side.
+  if (shared_ && scatter_mapped(group, base, runs, data)) return;
   RunCursor cursor(runs);
   // Between the runs may lie what another process is writing.
   if (shared_ || !use_windows(runs)) {

@@ -58,6 +58,7 @@ class BundleWriter {
     std::string header_bytes;
     sdk::File file;
     std::uint64_t not_started = 0;  // bytes written since the last hint to start writing back
+    bool takes_mappings = false;
   };
   struct Target {
     std::size_t file = 0;
@@ -78,6 +79,8 @@ class BundleWriter {
   bool record(Target& target, const TensorEntry& entry, const Box& box);
   bool stage(Target& target, const TensorEntry& entry, const Runs& runs);
   void write_run(GroupFile& group, const void* data, std::uint64_t size, std::uint64_t offset);
+  bool scatter_mapped(GroupFile& group, std::uint64_t base, const Runs& runs, const char* data);
+  void written(GroupFile& group, std::uint64_t size);  // keeps the disk busy
   void scatter(GroupFile& group, std::uint64_t base, const Runs& runs, const char* data);
   void check_complete() const;
   static std::string key(const std::string& group, const std::string& name) {

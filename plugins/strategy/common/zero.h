@@ -12,8 +12,8 @@ inline constexpr sdk::Option kAxisOption = sdk::string_option(
     "axis", "\"dp\"", "The mesh axis whose ranks share the batch and the states.");
 inline constexpr sdk::Option kBucketOption =
     sdk::float_option("bucket_mb", "25",
-                      "Gradients are reduced together until a bucket holds this many MB (10^6 "
-                      "bytes).")
+                      "Gradients are scattered, and parameters gathered, together until a bucket "
+                      "holds this many MB (10^6 bytes); 0: each by itself.")
         .range(0, 1e6);
 inline constexpr sdk::Option kPrefetchOption =
     sdk::int_option("prefetch", "1",

@@ -17,11 +17,12 @@ constexpr capstan_option kOptions[] = {
     sdk::string_option("axis", "\"dp\"", "The mesh axis whose ranks share the batch."),
     sdk::float_option("bucket_mb", "25",
                       "Gradients are reduced together until a bucket holds this many MB (10^6 "
-                      "bytes).")
+                      "bytes); 0: each by itself.")
         .range(0, 1e6),
 };
 
 constexpr capstan_phase kPhases[] = {sdk::make_phase(CAPSTAN_PHASE_GRADIENT)};
+constexpr const char* kRivals[] = {"zero1", "zero2", "zero3", "fsdp", nullptr};
 
 class DataParallel {
  public:
@@ -32,6 +33,7 @@ class DataParallel {
 
   std::span<const capstan_phase> phases() const noexcept { return kPhases; }
   std::span<const capstan_axis_use> axes() const noexcept { return uses_; }
+  const char* const* conflicts() const noexcept { return kRivals; }
 
   void rewrite(std::string_view, sdk::Program& program) {
     if (axis_.size == 1) return;

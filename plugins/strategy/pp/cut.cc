@@ -70,15 +70,31 @@ bool Cutter::needs_gradient(const OpInfo& info) const {
   });
 }
 
+// Both stages of a border must agree on what has a gradient: the sender knows what a value depends on,
+// the receiver what depends on it.
+void Cutter::find_gradients() {
+  const auto floating = [&](Tensor t) { return t && sdk::is_floating(program_.get(t).dtype); };
+  for (const OpInfo& info : infos_) {
+    if (!needs_gradient(info)) continue;
+    for (const Tensor t : info.outputs) {
+      if (floating(t)) gradients_.insert(t);
+    }
+  }
+  std::set<Tensor> read;  // on the way to a loss
+  for (auto info = infos_.rbegin(); info != infos_.rend(); ++info) {
+    const bool leads = std::any_of(info->outputs.begin(), info->outputs.end(), [&](Tensor t) {
+      return floating(t) && (read.contains(t) || program_.get(t).loss_root);
+    });
+    if (leads) read.insert(info->inputs.begin(), info->inputs.end());
+  }
+  std::erase_if(gradients_, [&](Tensor t) { return !read.contains(t); });
+}
+
 void Cutter::find_crossings() {
+  find_gradients();
   std::map<Tensor, size_t> made;
   std::map<Tensor, int64_t> last;
   for (size_t i = 0; i < ops_.size(); ++i) {
-    if (needs_gradient(infos_[i])) {
-      for (const Tensor t : infos_[i].outputs) {
-        if (sdk::is_floating(program_.get(t).dtype)) gradients_.insert(t);
-      }
-    }
     for (const Tensor t : infos_[i].inputs) {
       if (t && made.contains(t)) last[t] = std::max(last[t], chunk_of_[i]);
     }
@@ -195,6 +211,7 @@ void Cutter::drop_foreign_ops() {
 
 Tied Cutter::drop_foreign_parameters() {
   std::map<Tensor, std::set<int64_t>> stages;
+  std::map<std::string, std::set<int64_t>> shared;
   for (size_t i = 0; i < ops_.size(); ++i) {
     for (const std::vector<Tensor>* list : {&infos_[i].inputs, &infos_[i].outputs}) {
       for (const Tensor t : *list) {
@@ -206,13 +223,16 @@ Tied Cutter::drop_foreign_parameters() {
       }
     }
   }
-  Tied tied;
   for (const auto& [t, holders] : stages) {
-    if (!holders.contains(axis_.index)) {
-      program_.remove(t);
-    } else if (holders.size() > 1) {
-      tied[program_.get(t).name] = {holders.begin(), holders.end()};
-    }
+    const TensorInfo info = program_.get(t);
+    if (info.kind == CAPSTAN_PARAMETER && holders.size() > 1) shared[info.name] = holders;
+    if (!holders.contains(axis_.index)) program_.remove(t);
+  }
+  Tied tied;
+  int64_t channel = chunks_;  // those below are of the borders
+  for (const auto& [name, holders] : shared) {
+    tied[name] = {{holders.begin(), holders.end()}, channel};
+    channel += static_cast<int64_t>(holders.size());
   }
   return tied;
 }

@@ -2,6 +2,7 @@
 #ifndef CAPSTAN_PLUGINS_STRATEGY_PP_CUT_H_
 #define CAPSTAN_PLUGINS_STRATEGY_PP_CUT_H_
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -18,20 +19,29 @@ inline std::string forward_segment(int64_t chunk) { return sdk::text("forward/",
 // A tensor's placement as attributes of ops have it, "{dp:S(0)[0:4], tp:P}"; "" for a replicated one.
 std::string placement_text(const sdk::TensorInfo& info);
 
-// A parameter that several stages hold: by name, with its stages, the owner first.
-using Tied = std::map<std::string, std::vector<int64_t>>;
+// A parameter that several stages hold.
+struct TiedParameter {
+  std::vector<int64_t> stages;  // the owner first
+  // The i-th of the others sends and receives its gradient on channel + i; the same on every stage.
+  int64_t channel = 0;
+  bool held_by(int64_t stage) const {
+    return std::find(stages.begin(), stages.end(), stage) != stages.end();
+  }
+};
+using Tied = std::map<std::string, TiedParameter>;  // by name
 
 class Cutter {
  public:
   // `chunk_of`: of each op of forward/0, in order, never falling.
   Cutter(sdk::Program& program, sdk::MeshAxis axis, int64_t chunks, std::vector<int64_t> chunk_of);
 
-  // Gives the parameters that other stages hold too.
+  // Gives the parameters that several stages hold, this one or not.
   Tied run();
 
  private:
   int64_t stage_of(int64_t chunk) const { return chunk % axis_.size; }
   bool mine(int64_t chunk) const { return stage_of(chunk) == axis_.index; }
+  void find_gradients();
   void find_crossings();
   bool repeatable(sdk::Op op, const sdk::OpInfo& info) const;
   bool needs_gradient(const sdk::OpInfo& info) const;
@@ -58,7 +68,7 @@ class Cutter {
   std::vector<sdk::OpInfo> infos_;
   std::vector<int64_t> chunk_of_;
   std::vector<Crossing> crossings_;
-  std::set<sdk::Tensor> gradients_;          // values that depend on trainable parameters
+  std::set<sdk::Tensor> gradients_;  // values that depend on trainable parameters, a loss on them
   std::map<sdk::Tensor, sdk::Tensor> here_;  // crossing value: what this chunk has of it
 };
 

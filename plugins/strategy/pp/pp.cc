@@ -28,10 +28,14 @@ constexpr capstan_option kOptions[] = {
     sdk::ints_option("split", "[]", "Layers of each chunk; empty: balanced by their FLOPs."),
 };
 
+// Where the model is split is settled while all ranks of a stage have the same shapes: strategies that
+// divide heads or words unevenly would have each of them count other FLOPs.
+constexpr const char* kLayersPhase = "pipeline_layers";
 constexpr const char* kSplitPhase = "pipeline_split";
 constexpr const char* kGradientPhase = "pipeline_gradient";
 constexpr const char* kNormPhase = "pipeline_norm";
 constexpr capstan_phase kPhases[] = {
+    sdk::make_phase(kLayersPhase, CAPSTAN_PHASE_PRECISION),
     sdk::make_phase(CAPSTAN_PHASE_PIPELINE),
     sdk::make_phase(kSplitPhase, CAPSTAN_PHASE_DIFFERENTIATE),
     sdk::make_phase(kGradientPhase, nullptr, CAPSTAN_PHASE_COMPRESS),
@@ -43,8 +47,13 @@ constexpr const char* kUpdate = "update";
 
 std::unique_ptr<Schedule> schedule_of(const sdk::Options& options) {
   const std::string file = options.get_string("schedule_file");
-  return file.empty() ? make_schedule(options.get_string("schedule"))
-                      : std::make_unique<FromFile>(file);
+  if (file.empty()) return make_schedule(options.get_string("schedule"));
+  if (options.from_user("schedule")) {
+    throw sdk::usage_error(sdk::text("[[strategy]] pp: schedule = \"",
+                                     options.get_string("schedule"), "\" and schedule_file = \"",
+                                     file, "\" are both given; leave one out"));
+  }
+  return std::make_unique<FromFile>(file);
 }
 
 class PipelineParallel {
@@ -64,6 +73,7 @@ class PipelineParallel {
   void rewrite(std::string_view phase, sdk::Program& program) {
     if (axis_.size == 1) return;
     const bool train = program.name() == "train";
+    if (phase == kLayersPhase) return split_layers(program);
     if (phase == CAPSTAN_PHASE_PIPELINE) return cut(program);
     if (phase == CAPSTAN_PHASE_SCHEDULE) return set_schedule(program, train);
     if (!train) return;
@@ -77,24 +87,51 @@ class PipelineParallel {
     return {axis_.size, chunks_, program.microbatches()};
   }
 
+  void split_layers(const sdk::Program& program) {
+    starts_ = chunk_starts(program, program.ops(forward_segment(0)), axis_.size * chunks_, split_);
+  }
+
   void cut(sdk::Program& program) {
     const std::vector<Op> ops = program.ops(forward_segment(0));
-    const int64_t chunks = axis_.size * chunks_;
-    Cutter cutter(program, axis_, chunks, chunks_of(program, ops, chunks, split_));
+    Cutter cutter(program, axis_, axis_.size * chunks_, chunks_of(program, ops, starts_));
     Tied tied = cutter.run();
     if (program.name() == "train") tied_ = std::move(tied);
   }
 
-  // Weight gradients into segments of their own, which the schedule puts where the stage would wait.
+  // Weight gradients into segments of their own, which the schedule puts where the stage would wait, and
+  // with them what is made again for them alone.
   static void split_backward(sdk::Program& program) {
     constexpr std::string_view kBackward = "backward/";
     for (const std::string& segment : program.segments()) {
       if (!segment.starts_with(kBackward)) continue;
       const std::string weight = "backward_weight/" + segment.substr(kBackward.size());
-      for (const Op op : program.ops(segment)) {
+      const std::vector<Op> ops = program.ops(segment);
+      for (const Op op : ops) {
         if (program.get(op).role == CAPSTAN_ROLE_WEIGHT_GRADIENT) program.move(op, {weight, {}});
       }
+      // From the last, for what is made again may be made of another such value.
+      for (auto op = ops.rbegin(); op != ops.rend(); ++op) {
+        if (const Op reader = only_reader(program, *op, weight))
+          program.move(*op, {weight, reader});
+      }
     }
+  }
+
+  // Of a forward value made again, the first op that reads it, where all do in `segment`.
+  static Op only_reader(const sdk::Program& program, Op op, const std::string& segment) {
+    const OpInfo info = program.get(op);
+    const bool again = info.role == CAPSTAN_ROLE_NONE && (program.flags(op) & CAPSTAN_OP_PURE) != 0;
+    if (!again || program.segment(op) == segment) return {};
+    std::vector<Op> readers;
+    for (const Tensor t : info.outputs) {
+      for (const Op user : program.users(t)) readers.push_back(user);
+    }
+    for (const Op reader : readers) {
+      if (program.segment(reader) != segment) return {};
+    }
+    if (readers.empty()) return {};
+    const std::vector<Op> order = program.ops(segment);
+    return *std::find_first_of(order.begin(), order.end(), readers.begin(), readers.end());
   }
 
   std::string parameter_of(const sdk::Program& program, Tensor gradient) const {
@@ -105,18 +142,17 @@ class PipelineParallel {
 
   // Gradients of what several stages hold: the first of them adds the others' and sends the sum back.
   void sum_tied(sdk::Program& program) const {
-    int64_t channel = axis_.size * chunks_;
-    for (const auto& [name, stages] : tied_) {
+    for (const auto& [name, tied] : tied_) {
+      if (!tied.held_by(axis_.index)) continue;
       for (const Tensor g : sdk::updated_gradients(program)) {
-        if (parameter_of(program, g) != name) continue;
-        exchange(program, g, stages, channel);
+        if (parameter_of(program, g) == name) exchange(program, g, tied);
       }
-      channel += static_cast<int64_t>(stages.size());
     }
   }
 
-  void exchange(sdk::Program& program, Tensor gradient, const std::vector<int64_t>& stages,
-                int64_t channel) const {
+  void exchange(sdk::Program& program, Tensor gradient, const TiedParameter& tied) const {
+    const std::vector<int64_t>& stages = tied.stages;
+    const int64_t channel = tied.channel;
     const TensorInfo info = program.get(gradient);
     const bool owner = stages.front() == axis_.index;
     sdk::Graph g(program, {kUpdate, {}});
@@ -163,7 +199,7 @@ class PipelineParallel {
     OpInfo kept = info;
     std::erase_if(kept.inputs, [&](Tensor t) {
       const auto tied = tied_.find(parameter_of(program, t));
-      return tied != tied_.end() && tied->second.front() != axis_.index;
+      return tied != tied_.end() && tied->second.stages.front() != axis_.index;
     });
     if (kept.inputs.size() == info.inputs.size()) return;
     const TensorInfo sum = program.get(info.outputs[0]);
@@ -221,7 +257,8 @@ class PipelineParallel {
   std::unique_ptr<Schedule> schedule_;
   int64_t chunks_;
   std::vector<int64_t> split_;
-  Tied tied_;  // of the train program being composed
+  std::vector<size_t> starts_;  // of the program being composed
+  Tied tied_;                   // of the train program being composed
   capstan_axis_use uses_[1];
 };
 

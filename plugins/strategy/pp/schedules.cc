@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -49,6 +50,12 @@ std::string counted(int64_t n, const char* noun) {
 bool number_in(std::string_view text, int64_t& out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
   return error == std::errc() && end == text.data() + text.size() && out >= 0;
+}
+
+// F3, B3.1 of a step whose chunk is the stage's.
+std::string step_name(const Step& s, const Pipeline& p) {
+  const std::string chunk = p.chunks > 1 || s.chunk > 0 ? sdk::text(".", s.chunk) : "";
+  return sdk::text("FBW"[static_cast<int>(s.work)], s.microbatch, chunk);
 }
 
 // F3, B3.1; the chunk as it is written. nullopt: something else.
@@ -112,12 +119,30 @@ std::vector<Step> Interleaved::steps(const Pipeline& p, int64_t stage) const {
   return out;
 }
 
+namespace {
+
+// The start of a word of a file, which may be any bytes.
+std::string printable(const std::string& word) {
+  constexpr size_t kMost = 40;
+  std::string text;
+  for (const char c : word.substr(0, kMost)) text += c > ' ' && c < 127 ? c : '?';
+  return word.size() > kMost ? text + "..." : text;
+}
+
+}  // namespace
+
 FromFile::FromFile(const std::string& path) : path_(path) {
-  std::ifstream in(path);
-  if (!in) {
+  constexpr std::uintmax_t kMostBytes = 64 << 20;
+  std::error_code error;
+  const bool is_file = std::filesystem::is_regular_file(path, error) &&
+                       std::filesystem::file_size(path, error) <= kMostBytes;
+  std::ifstream in;
+  if (is_file) in.open(path);
+  if (!is_file || !in) {
     throw sdk::usage_error(sdk::text(
-        "[[strategy]] pp: schedule_file \"", path, "\" cannot be read; give a file with a ",
-        "line of steps for each stage, or leave it out for one of the schedules"));
+        "[[strategy]] pp: schedule_file \"", path, "\" cannot be read; give a file (of at most ",
+        kMostBytes >> 20,
+        " MiB) with a line of steps for each stage, or leave it out for one of the ", "schedules"));
   }
   std::string line;
   for (int64_t number = 1; std::getline(in, line); ++number) {
@@ -131,7 +156,7 @@ void FromFile::read_line(const std::string& text, int64_t number) {
   for (std::string word; words >> word;) {
     const std::optional<Step> step = step_of(word);
     if (!step) {
-      throw sdk::usage_error(sdk::text(path_, ":", number, ": \"", word,
+      throw sdk::usage_error(sdk::text(path_, ":", number, ": \"", printable(word),
                                        "\" is no step; write F, B or W, the microbatch, and .chunk "
                                        "where a stage has several, as in F3 or B3.1"));
     }
@@ -147,9 +172,9 @@ std::vector<Step> FromFile::steps(const Pipeline& p, int64_t stage) const {
         path_, " has ", counted(static_cast<int64_t>(stages_.size()), "line"),
         " of steps, but the pipeline has ", counted(p.stages, "stage"), "; write a line for each"));
   }
-  const Line& line = stages_[static_cast<size_t>(stage)];
-  check(p, stage, line);
-  std::vector<Step> out = line.steps;
+  for (int64_t s = 0; s < p.stages; ++s) check(p, s, stages_[static_cast<size_t>(s)]);
+  play(p);
+  std::vector<Step> out = stages_[static_cast<size_t>(stage)].steps;
   for (Step& s : out) s.chunk = s.chunk * p.stages + stage;
   return out;
 }
@@ -158,10 +183,7 @@ void FromFile::check(const Pipeline& p, int64_t stage, const Line& line) const {
   const auto refuse = [&](const auto&... what) {
     throw sdk::usage_error(sdk::text(path_, ":", line.number, ": stage ", stage, " ", what...));
   };
-  const auto name = [&](const Step& s) {
-    const std::string chunk = p.chunks > 1 || s.chunk > 0 ? sdk::text(".", s.chunk) : "";
-    return sdk::text("FBW"[static_cast<int>(s.work)], s.microbatch, chunk);
-  };
+  const auto name = [&](const Step& s) { return step_name(s, p); };
   std::map<std::tuple<Work, int64_t, int64_t>, size_t> place;  // in the line
   for (size_t i = 0; i < line.steps.size(); ++i) {
     const Step& s = line.steps[i];
@@ -187,6 +209,133 @@ void FromFile::check(const Pipeline& p, int64_t stage, const Line& line) const {
     }
   }
 }
+
+// Stages at their steps. A step asks for the message it reads when it begins, waits for it, and before it
+// sends its own waits for the one before on the same way to have been asked for: one is in flight.
+class FromFile::Player {
+ public:
+  Player(const std::string& path, const std::vector<Line>& lines, const Pipeline& p)
+      : path_(path), lines_(lines), pipeline_(p), at_(lines.size()) {}
+
+  void run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t s = 0; s < at_.size(); ++s) {
+        while (advance(s)) moved = true;
+      }
+    }
+    for (size_t s = 0; s < at_.size(); ++s) {
+      if (!ended(s)) refuse_waiting(s);
+    }
+  }
+
+ private:
+  struct Messages {             // of a way: work and chunk of who reads them
+    std::vector<int64_t> sent;  // microbatches, in order
+    size_t asked = 0, taken = 0;
+  };
+  struct At {
+    size_t step = 0;
+    bool asked = false, taken = false;  // the message that the step reads
+  };
+  using Way = std::pair<Work, int64_t>;
+
+  bool ended(size_t s) const { return at_[s].step == lines_[s].steps.size(); }
+  Step step(size_t s) const {
+    Step out = lines_[s].steps[at_[s].step];
+    out.chunk = out.chunk * pipeline_.stages + static_cast<int64_t>(s);
+    return out;
+  }
+  bool exists(int64_t chunk) const {
+    return chunk >= 0 && chunk < pipeline_.stages * pipeline_.chunks;
+  }
+  static int64_t onward(const Step& s) { return s.work == Work::kForward ? 1 : -1; }
+  static bool talks(const Step& s) { return s.work != Work::kWeight; }
+  bool reads(const Step& s) const { return talks(s) && exists(s.chunk - onward(s)); }
+  bool sends(const Step& s) const { return talks(s) && exists(s.chunk + onward(s)); }
+
+  // One move of a stage; false where it has ended or waits.
+  bool advance(size_t s) {
+    if (ended(s)) return false;
+    At& at = at_[s];
+    const Step now = step(s);
+    if (reads(now)) {
+      Messages& in = ways_[{now.work, now.chunk}];
+      if (!at.asked) {
+        ++in.asked;
+        at.asked = true;
+        return true;
+      }
+      if (!at.taken) {
+        if (in.taken == in.sent.size()) return false;
+        if (in.sent[in.taken] != now.microbatch) refuse_order(s, now, in.sent[in.taken]);
+        ++in.taken;
+        at.taken = true;
+      }
+    }
+    if (sends(now)) {
+      Messages& out = ways_[{now.work, now.chunk + onward(now)}];
+      if (out.asked < out.sent.size()) return false;
+      out.sent.push_back(now.microbatch);
+    }
+    at = {at.step + 1, false, false};
+    return true;
+  }
+
+  // The step of another stage that a waiting one waits for.
+  Step wanted(size_t s) const {
+    const Step now = step(s);
+    if (reads(now) && !at_[s].taken) return {now.work, now.chunk - onward(now), now.microbatch};
+    const int64_t to = now.chunk + onward(now);
+    const Messages& out = ways_.at({now.work, to});
+    return {now.work, to, out.sent[out.asked]};
+  }
+
+  size_t stage_of(const Step& s) const { return static_cast<size_t>(s.chunk % pipeline_.stages); }
+  std::string place(size_t s) const { return sdk::text(path_, ":", lines_[s].number); }
+  std::string name(Step s) const {
+    s.chunk /= pipeline_.stages;
+    return step_name(s, pipeline_);
+  }
+
+  [[noreturn]] void refuse_order(size_t s, const Step& now, int64_t comes) const {
+    const Step from{now.work, now.chunk - onward(now), comes};
+    throw sdk::usage_error(sdk::text(place(s), ": stage ", s, " runs ", name(now), " where ",
+                                     name(from), " of stage ", stage_of(from), " (",
+                                     place(stage_of(from)),
+                                     ") arrives; give both lines one order of microbatches"));
+  }
+
+  // Whether a stage's step could stand before another of its steps.
+  static bool may_precede(const Step& a, const Step& b) {
+    if (a.chunk != b.chunk) return true;
+    return a.work < b.work || (a.work > b.work && a.microbatch < b.microbatch);
+  }
+
+  // Following who waits for whom ends in a circle. Of two neighbours in it, the first waits for a step
+  // that the second could do sooner.
+  [[noreturn]] void refuse_waiting(size_t s) const {
+    const auto next = [&](size_t stage) { return stage_of(wanted(stage)); };
+    for (size_t i = 0; i < at_.size(); ++i) s = next(s);
+    for (size_t i = 0; i < at_.size() && !may_precede(wanted(s), step(next(s))); ++i) s = next(s);
+    const Step first = wanted(s);
+    const size_t other = next(s);
+    const Step second = wanted(other);
+    throw sdk::usage_error(
+        sdk::text(place(s), ": stage ", s, " waits in ", name(step(s)), " for ", name(first),
+                  " of stage ", other, " (", place(other), "), which waits in ", name(step(other)),
+                  " for ", name(second), " of stage ", stage_of(second), ", and so for ever; put ",
+                  name(first), " before ", name(step(other)), " in line ", lines_[other].number));
+  }
+
+  const std::string& path_;
+  const std::vector<Line>& lines_;
+  const Pipeline& pipeline_;
+  std::vector<At> at_;
+  std::map<Way, Messages> ways_;
+};
+
+void FromFile::play(const Pipeline& p) const { Player(path_, stages_, p).run(); }
 
 std::unique_ptr<Schedule> make_schedule(const std::string& name) {
   if (name == "gpipe") return std::make_unique<GPipe>();

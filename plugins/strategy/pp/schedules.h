@@ -57,7 +57,7 @@ class Interleaved final : public Schedule {
 };
 
 // Qi et al. 2023, ZB-H1: 1F1B whose weight gradients are put off, by as many microbatches as the stage
-// has stages before it, into what would be the bubble; memory as 1F1B.
+// has stages before it, into what would be the bubble; every stage keeps as much as the first with 1F1B.
 class ZeroBubbleH1 final : public Schedule {
  public:
   std::vector<Step> steps(const Pipeline& pipeline, int64_t stage) const override;
@@ -66,8 +66,8 @@ class ZeroBubbleH1 final : public Schedule {
 
 // Read from a file: a line a stage, in order, of steps F<microbatch>, B<microbatch> and W<microbatch>,
 // with .<chunk> of the stage where it has several: "F0 F1 B0 F2 B1 ...". # starts a comment. Words that
-// are no steps are refused when the file is read, what is wrong with the steps of a stage when they are
-// asked for, all with the line.
+// are no steps are refused when the file is read, steps that are wrong and stages that would wait for each
+// other when the steps of any stage are asked for, all with the line.
 class FromFile final : public Schedule {
  public:
   explicit FromFile(const std::string& path);
@@ -80,15 +80,19 @@ class FromFile final : public Schedule {
     std::vector<Step> steps;  // chunks local
   };
 
+  class Player;
+
   void read_line(const std::string& text, int64_t number);
   void check(const Pipeline& pipeline, int64_t stage, const Line& line) const;
+  // All lines together, to their end.
+  void play(const Pipeline& pipeline) const;
 
   std::string path_;
   std::vector<Line> stages_;
   bool splits_ = false;
 };
 
-// "gpipe", "1f1b", "interleaved", "zb_h1", or the path of a file.
+// "gpipe", "1f1b", "interleaved" or "zb_h1"; throws a usage error for another name.
 std::unique_ptr<Schedule> make_schedule(const std::string& name);
 
 }  // namespace capstan::pp

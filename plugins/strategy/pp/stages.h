@@ -13,11 +13,15 @@ namespace capstan::pp {
 // run has one at least. Gives the first index of each run.
 std::vector<size_t> balance(const std::vector<double>& costs, size_t parts);
 
-// Of ops in order: those before the first layer go with it, those after the last with that. Layers are
-// spread by their FLOPs, the first and last with what comes before and after; `split` (layers a chunk,
-// may be empty) overrules. Throws usage errors with the numbers and the remedy.
+// The first layer of each chunk. Layers are spread by the FLOPs of their ops, the first and last with
+// what comes before and after; `split` (layers a chunk, may be empty) overrules. Throws usage errors with
+// the numbers and the remedy.
+std::vector<size_t> chunk_starts(const sdk::Program& program, const std::vector<sdk::Op>& ops,
+                                 int64_t chunks, const std::vector<int64_t>& split);
+
+// The chunk of each op, in order: those before the first layer go with it, those after the last with that.
 std::vector<int64_t> chunks_of(const sdk::Program& program, const std::vector<sdk::Op>& ops,
-                               int64_t chunks, const std::vector<int64_t>& split);
+                               const std::vector<size_t>& starts);
 
 }  // namespace capstan::pp
 

@@ -112,12 +112,15 @@ class SequenceParallel {
  public:
   SequenceParallel(const sdk::Host& host, const sdk::Options& options)
       : axis_{options.get_string("axis"), host.axis_size(options.get_string("axis")),
-              host.axis_index(options.get_string("axis"))} {}
+              host.axis_index(options.get_string("axis"))},
+        uses_{sdk::make_axis(axis_.name.c_str(), CAPSTAN_AXIS_SEQUENCE)} {}
 
   std::span<const capstan_phase> phases() const noexcept { return kPhases; }
+  std::span<const capstan_axis_use> axes() const noexcept { return uses_; }
   const char* const* needs() const noexcept { return kNeeds; }
 
   void rewrite(std::string_view, sdk::Program& program) {
+    check_axis(program);
     if (axis_.size == 1) return;
     // A step of generation has one position, and a prompt any number: nothing to cut.
     if (program.name() == "prefill" || program.name() == "decode") return;
@@ -130,7 +133,26 @@ class SequenceParallel {
   }
 
  private:
+  // What is summed over another axis alone is what tp cut over that one.
+  void check_axis(const sdk::Program& program) const {
+    std::string other;
+    for (const std::string& segment : program.segments()) {
+      for (const Op op : program.ops(segment)) {
+        const OpInfo info = program.get(op);
+        if (info.kind != "reduce_from_group") continue;
+        const std::string axis = info.attrs.get_string("axis", "");
+        if (axis == axis_.name) return;
+        other = axis;
+      }
+    }
+    if (other.empty()) return;
+    throw sdk::usage_error(sdk::text("[[strategy]] sp: axis = \"", axis_.name,
+                                     "\", but tp cuts the layers over \"", other,
+                                     "\"; set axis = \"", other, "\" of sp too"));
+  }
+
   sdk::MeshAxis axis_;
+  capstan_axis_use uses_[1];
 };
 
 }  // namespace

@@ -31,23 +31,21 @@ Heads heads_of(const sdk::Program& program) {
 
 Cuts::Cuts(const sdk::Program& program, sdk::MeshAxis axis)
     : axis_(std::move(axis)), heads_(heads_of(program)) {
-  const int64_t ranks = axis_.size, h = heads_.heads, g = heads_.kv_heads;
+  const int64_t ranks = axis_.size, h = heads_.heads;
   if (h == 0) return;
   if (h < ranks) {
     throw sdk::usage_error(sdk::text("mesh.", axis_.name, " = ", ranks, " is larger than the ", h,
                                      " attention heads of the model; make it ", h, " or less"));
   }
-  if (g < ranks && (ranks % g != 0 || h % ranks != 0)) {
-    throw sdk::usage_error(sdk::text(
-        "mesh.", axis_.name, " = ", ranks, " ranks share ", g, " key/value heads and ", h,
-        " query heads: the ranks must be a multiple of the first and divide the second; use ", g,
-        " or less, or another multiple"));
-  }
 }
 
 Part Cuts::blocks(int64_t units, int64_t unit) const {
+  return of_counts(sdk::block_counts(units, axis_.size), unit);
+}
+
+Part Cuts::of_counts(std::vector<int64_t> counts, int64_t unit) const {
   Part part;
-  part.counts = sdk::block_counts(units, axis_.size);
+  part.counts = std::move(counts);
   for (int64_t r = 0; r < axis_.size; ++r) {
     int64_t& count = part.counts[static_cast<size_t>(r)];
     count *= unit;
@@ -57,6 +55,10 @@ Part Cuts::blocks(int64_t units, int64_t unit) const {
   return part;
 }
 
+std::vector<int64_t> Cuts::readers() const {
+  return sdk::block_counts(axis_.size, heads_.kv_heads);
+}
+
 std::optional<Part> Cuts::of(const std::string& logical, int64_t extent) const {
   const bool attention = logical == "heads" || logical == "kv_heads";
   if (attention) {
@@ -64,7 +66,13 @@ std::optional<Part> Cuts::of(const std::string& logical, int64_t extent) const {
     if (d == 0 || extent % d != 0) return std::nullopt;
     if (shares_kv_heads()) {
       if (logical == "kv_heads") return std::nullopt;
-      return blocks(extent / d, d);
+      // The query heads of a key/value head over the ranks that read it.
+      std::vector<int64_t> counts;
+      for (const int64_t ranks : readers()) {
+        const std::vector<int64_t> group = sdk::block_counts(extent / d / heads_.kv_heads, ranks);
+        counts.insert(counts.end(), group.begin(), group.end());
+      }
+      return of_counts(std::move(counts), d);
     }
     // Query heads go with the key/value heads they read.
     return blocks(heads_.kv_heads, extent / heads_.kv_heads);
@@ -80,7 +88,12 @@ std::optional<Part> Cuts::of(const std::string& logical, int64_t extent) const {
 
 Part Cuts::kv_slice() const {
   Part part;
-  const int64_t head = axis_.index * heads_.kv_heads / axis_.size;
+  int64_t head = 0, rank = axis_.index;
+  for (const int64_t ranks : readers()) {
+    if (rank < ranks) break;
+    rank -= ranks;
+    ++head;
+  }
   part.start = head * heads_.head_dim;
   part.size = heads_.head_dim;
   return part;

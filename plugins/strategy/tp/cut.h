@@ -2,6 +2,7 @@
 #ifndef CAPSTAN_PLUGINS_STRATEGY_TP_CUT_H_
 #define CAPSTAN_PLUGINS_STRATEGY_TP_CUT_H_
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,7 +17,10 @@ namespace capstan::tp {
 struct Part {
   std::vector<int64_t> counts;  // by rank
   int64_t start = 0, size = 0;  // this rank's
-  bool even() const { return counts.front() == counts.back(); }
+  bool even() const {
+    return std::all_of(counts.begin(), counts.end(),
+                       [&](int64_t n) { return n == counts.front(); });
+  }
 };
 
 // The shape of attention, as the model's attention ops tell it.
@@ -34,7 +38,7 @@ class Cuts {
   // "vocab"); nullopt: not cut.
   std::optional<Part> of(const std::string& logical, int64_t extent) const;
   // True where there are fewer key/value heads than ranks: their weights are whole on every rank, and
-  // each takes the one its query heads read.
+  // each takes the one that its query heads, all of one group, read.
   bool shares_kv_heads() const { return heads_.kv_heads > 0 && heads_.kv_heads < axis_.size; }
   // Channels of the whole k or v that this rank's query heads read.
   Part kv_slice() const;
@@ -45,6 +49,9 @@ class Cuts {
 
  private:
   Part blocks(int64_t units, int64_t unit) const;
+  Part of_counts(std::vector<int64_t> counts, int64_t unit) const;
+  // Ranks that read each key/value head, where ranks share them: consecutive ones.
+  std::vector<int64_t> readers() const;
 
   sdk::MeshAxis axis_;
   Heads heads_;

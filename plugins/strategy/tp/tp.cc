@@ -64,7 +64,7 @@ class Rewriter {
     if (info.kind == "linear") return linear(op, info);
     if (info.kind == "embedding" && cut_of(info.inputs[1]) == 0) return embedding(op, info);
     if (info.kind == "linear_cross_entropy" && cut_of(info.inputs[1]) == 0) return loss(op, info);
-    if (info.kind == "attention") attention(op, info);
+    if (info.kind == "attention" || info.kind == "attention_cached") attention(op, info);
     program_.infer(op);
   }
 
@@ -85,11 +85,11 @@ class Rewriter {
     const bool row = cut == 1;
     const Tensor bias = row && info.inputs.size() > 2 ? info.inputs[2] : Tensor{};
     if (bias) program_.set_input(op, 2, {});
-    program_.infer(op);
-    if (row) return reduce(op, info, bias);
-    // Logits outside the loss are wanted whole.
     const sdk::TensorInfo weight = program_.get(info.inputs[1]);
-    if (cut == 0 && !weight.dim_axes.empty() && weight.dim_axes[0] == "vocab") gather(op, info);
+    if (cut == 0 && !weight.dim_axes.empty() && weight.dim_axes[0] == "vocab")
+      return gather(op, info);
+    program_.infer(op);
+    if (row) reduce(op, info, bias);
   }
 
   bool makes_shared_kv(const OpInfo& info) const {
@@ -106,17 +106,22 @@ class Rewriter {
     program_.replace_uses(part, y, whole.op);
   }
 
+  // Logits outside the loss are wanted whole, under their name.
   void gather(Op op, const OpInfo& info) {
     const Part part = *cuts_.of("vocab", program_.get(info.inputs[1]).whole_shape()[0]);
     const sdk::TensorInfo logits = program_.get(info.outputs[0]);
+    sdk::TensorInfo own;
+    own.dtype = logits.dtype;
+    own.shape = logits.shape;
+    program_.set_output(op, 0, program_.add(own));
+    program_.infer(op);
     sdk::Graph g = graph_at(program_.after(op), info);
     sdk::Attrs attrs{{"axis", axis()}, {"dim", static_cast<int64_t>(logits.shape.size()) - 1}};
     if (!part.even()) {
       attrs.set({"counts", part.counts});
       attrs.set({"index", cuts_.axis().index});
     }
-    const sdk::Emission whole = g.emit("all_gather", {info.outputs[0]}, std::move(attrs));
-    program_.replace_uses(info.outputs[0], whole[0], whole.op);
+    g.emit("all_gather", {program_.get(op).outputs[0]}, std::move(attrs), {info.outputs[0]});
   }
 
   int64_t first_row(Tensor table) const {
