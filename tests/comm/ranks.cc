@@ -126,10 +126,11 @@ struct HostServices {
   static capstan_status* get(const capstan_host* host, const char* key, const void** value,
                              size_t* size) {
     return sdk::guard([&] {
-      Rank& rank = of(host);
-      rank.value_ = rank.shared_.get(key, rank.options_.bootstrap_s);
-      *value = rank.value_.data();
-      *size = rank.value_.size();
+      thread_local std::string lent;
+      const Rank& rank = of(host);
+      lent = rank.shared_.get(key, rank.options_.bootstrap_s);
+      *value = lent.data();
+      *size = lent.size();
     });
   }
   static const void* find(const capstan_host*, const char* id) {

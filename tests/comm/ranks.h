@@ -76,7 +76,6 @@ class Rank {
   SharedState& shared_;
   int rank_;
   TestHost host_{};
-  std::string value_;  // of the last bootstrap get
   bool leaves_hard_ = false;
 };
 

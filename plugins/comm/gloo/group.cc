@@ -58,8 +58,10 @@ Group::Group(Shared& shared, std::vector<int32_t> ranks, size_t index, std::stri
       index_(index),
       prefix_(std::move(prefix)),
       wires_(ranks_, index_),
-      left_at_(ranks_.size()),
-      thread_([this] { run(); }) {}
+      left_at_(ranks_.size()) {
+  // Last: the thread uses every member, also those that are declared after it.
+  thread_ = std::thread([this] { run(); });
+}
 
 Group::~Group() {
   leave();
@@ -80,7 +82,8 @@ std::unique_ptr<Operation> Group::prepare(const capstan_comm_request& request) c
 
 void Group::release(std::unique_ptr<Operation> operation) {
   const std::lock_guard held(lock_);
-  if (!operation->in_flight || failure_) return;
+  if (!operation->in_flight) return;
+  // Also when the group has failed: its thread may be about to find that out.
   operation->released = true;
   abandoned_.push_back(std::move(operation));
 }
