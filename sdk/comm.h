@@ -31,6 +31,30 @@
 namespace capstan::sdk {
 
 // The key-value exchange among the ranks of a job; blocks with the job's deadline.
+// Of a CAPSTAN_COMM_* operation, for messages.
+inline const char* operation_name(int32_t operation) {
+  switch (operation) {
+    case CAPSTAN_COMM_ALL_REDUCE:
+      return "all-reduce";
+    case CAPSTAN_COMM_REDUCE_SCATTER:
+      return "reduce-scatter";
+    case CAPSTAN_COMM_ALL_GATHER:
+      return "all-gather";
+    case CAPSTAN_COMM_BROADCAST:
+      return "broadcast";
+    case CAPSTAN_COMM_ALL_TO_ALL:
+      return "all-to-all";
+    case CAPSTAN_COMM_SEND:
+      return "send";
+    case CAPSTAN_COMM_RECV:
+      return "recv";
+    case CAPSTAN_COMM_BARRIER:
+      return "barrier";
+    default:
+      return "unknown operation";
+  }
+}
+
 class Bootstrap {
  public:
   explicit Bootstrap(const Host& host)

@@ -91,12 +91,10 @@ absl::StatusOr<double> Tolerance(const Session& session) {
   };
   const Ingredients& in = session.ingredients();
   for (const auto& s : in.strategies) {
-    bool cuts = false;
-    for (size_t i = 0; s.vtable->axis != nullptr; ++i) {
-      const capstan_axis_use* use = s.vtable->axis(s.self, i);
-      if (use == nullptr) break;
-      cuts = cuts || in.mesh.Size(use->axis) > 1;
-    }
+    const std::vector<capstan_axis_use> uses = AxisUses(s);
+    const bool cuts = std::any_of(uses.begin(), uses.end(), [&](const capstan_axis_use& use) {
+      return in.mesh.Size(use.axis) > 1;
+    });
     CAPSTAN_RETURN_IF_ERROR(widen("strategy", s.id, s.vtable, s.self, cuts));
   }
   CAPSTAN_RETURN_IF_ERROR(

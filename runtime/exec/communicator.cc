@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_join.h"
 #include "runtime/status.h"
+#include "sdk/comm.h"
 
 namespace capstan {
 namespace {
@@ -83,29 +84,6 @@ int32_t OperationOf(const std::string& kind) {
   if (kind == "all_reduce" || kind == "reduce_from_group" || kind == "reduce_gradient")
     return CAPSTAN_COMM_ALL_REDUCE;
   return 0;
-}
-
-const char* OperationName(size_t operation) {
-  switch (operation) {
-    case CAPSTAN_COMM_ALL_REDUCE:
-      return "all-reduce";
-    case CAPSTAN_COMM_REDUCE_SCATTER:
-      return "reduce-scatter";
-    case CAPSTAN_COMM_ALL_GATHER:
-      return "all-gather";
-    case CAPSTAN_COMM_BROADCAST:
-      return "broadcast";
-    case CAPSTAN_COMM_ALL_TO_ALL:
-      return "all-to-all";
-    case CAPSTAN_COMM_SEND:
-      return "send";
-    case CAPSTAN_COMM_RECV:
-      return "receive";
-    case CAPSTAN_COMM_BARRIER:
-      return "barrier";
-    default:
-      return "other";
-  }
 }
 
 // -1: none of the interface's.
@@ -344,7 +322,7 @@ absl::Status Communicator::CheckVolumes() const {
     for (size_t i = 0; i < counted.size(); ++i) {
       if (counted[i] == group.planned[i]) continue;
       return BugError("rank ", rank_, ", group of ranks ", absl::StrJoin(ranks, ", "), ": ",
-                      group.planned[i], " bytes of ", OperationName(i),
+                      group.planned[i], " bytes of ", sdk::operation_name(static_cast<int32_t>(i)),
                       " were planned, and the backend finished ", counted[i]);
     }
   }

@@ -98,6 +98,9 @@ std::string ParameterName(const Program& program, TensorId t);
 // The phases of a run in order, those of strategies included.
 absl::StatusOr<std::vector<std::string>> PhaseOrder(const Ingredients& in);
 
+// What a strategy uses which mesh axis for.
+std::vector<capstan_axis_use> AxisUses(const Instance<capstan_strategy_v1>& strategy);
+
 // Before this phase the Program is that of the whole model: adapters are in, nothing is cut.
 inline constexpr const char* kFirstCuttingPhase = CAPSTAN_PHASE_EXPERT;
 // Elements of a Program's parameters: of those a rank holds, once the Program is cut.

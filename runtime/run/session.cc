@@ -86,13 +86,11 @@ absl::Status Session::DivideBatch() {
   Ingredients& in = ingredients_;
   const Mesh& mesh = host_->mesh();
   for (const auto& s : in.strategies) {
-    for (size_t i = 0; s.vtable->axis != nullptr; ++i) {
-      const capstan_axis_use* use = s.vtable->axis(s.self, i);
-      if (use == nullptr) break;
+    for (const capstan_axis_use& use : AxisUses(s)) {
       const bool known =
-          std::find(in.batch_axes.begin(), in.batch_axes.end(), use->axis) != in.batch_axes.end();
-      if (use->role == CAPSTAN_AXIS_DATA && mesh.Size(use->axis) > 1 && !known) {
-        in.batch_axes.emplace_back(use->axis);
+          std::find(in.batch_axes.begin(), in.batch_axes.end(), use.axis) != in.batch_axes.end();
+      if (use.role == CAPSTAN_AXIS_DATA && mesh.Size(use.axis) > 1 && !known) {
+        in.batch_axes.emplace_back(use.axis);
       }
     }
   }

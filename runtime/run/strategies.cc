@@ -115,10 +115,8 @@ absl::Status CheckRoles(const std::string& axis, const std::vector<AxisUse>& use
 absl::Status CheckCutters(const Ingredients& in) {
   std::map<std::string, const Strategy*> cutters;
   for (const Strategy& s : in.strategies) {
-    for (size_t i = 0; s.vtable->axis != nullptr && !s.component.empty(); ++i) {
-      const capstan_axis_use* use = s.vtable->axis(s.self, i);
-      if (use == nullptr) break;
-      if (use->role == CAPSTAN_AXIS_DATA) continue;
+    for (const capstan_axis_use& use : AxisUses(s)) {
+      if (use.role == CAPSTAN_AXIS_DATA || s.component.empty()) continue;
       const auto [first, fresh] = cutters.try_emplace(s.component, &s);
       if (fresh || first->second == &s) continue;
       return UsageError("strategies ", NameOf(*first->second), " and ", NameOf(s),
@@ -129,6 +127,16 @@ absl::Status CheckCutters(const Ingredients& in) {
 }
 
 }  // namespace
+
+std::vector<capstan_axis_use> AxisUses(const Strategy& strategy) {
+  std::vector<capstan_axis_use> uses;
+  for (size_t i = 0; strategy.vtable->axis != nullptr; ++i) {
+    const capstan_axis_use* use = strategy.vtable->axis(strategy.self, i);
+    if (use == nullptr) break;
+    uses.push_back(*use);
+  }
+  return uses;
+}
 
 absl::StatusOr<std::vector<std::string>> PhaseOrder(const Ingredients& in) {
   std::vector<std::string> order = StandardPhases();
@@ -163,11 +171,7 @@ absl::Status CheckStrategies(const Ingredients& in) {
   std::map<std::string, std::vector<AxisUse>> used;
   for (const Strategy& s : in.strategies) {
     CAPSTAN_RETURN_IF_ERROR(CheckNeighbours(in, s));
-    for (size_t i = 0; s.vtable->axis != nullptr; ++i) {
-      const capstan_axis_use* use = s.vtable->axis(s.self, i);
-      if (use == nullptr) break;
-      used[use->axis].push_back({&s, use->role});
-    }
+    for (const capstan_axis_use& use : AxisUses(s)) used[use.axis].push_back({&s, use.role});
   }
   for (const auto& [axis, size] : in.mesh.axes) {
     if (size <= 1) continue;

@@ -411,33 +411,28 @@ void add_losses(Table& t) {
     }
     return cases;
   };
-  t["lce_stats"] = [](const Sizes& s, Random& r) -> Cases {
+  // Statistics of the second shard of a vocabulary; `inputs` before the targets.
+  const auto stats = [](const char* op, const Sizes& s, Random& r, auto&& inputs) -> Cases {
     Cases cases;
     for (const int64_t valid : {int64_t{0}, 2 * s.V - 1}) {
-      cases.push_back({{"lce_stats",
-                        {r.f({s.B, s.T, s.K}), r.f({s.V, s.K}), r.ids({s.B, s.T}, -1, 2 * s.V - 2)},
-                        {{"vocab_start", s.V}, {"valid_vocab", valid}},
-                        {like({s.B, s.T, 3})}},
-                       {kWrite},
-                       false,
-                       false,
-                       1e-5});
+      std::vector<Array> in = inputs();
+      in.push_back(r.ids({s.B, s.T}, -1, 2 * s.V - 2));
+      cases.push_back(
+          {{op, in, {{"vocab_start", s.V}, {"valid_vocab", valid}}, {like({s.B, s.T, 3})}},
+           {kWrite},
+           false,
+           false,
+           1e-5});
     }
     return cases;
   };
-  t["ce_stats"] = [](const Sizes& s, Random& r) -> Cases {
-    Cases cases;
-    for (const int64_t valid : {int64_t{0}, 2 * s.V - 1}) {
-      cases.push_back({{"ce_stats",
-                        {r.f({s.B, s.T, s.V}, -5, 5), r.ids({s.B, s.T}, -1, 2 * s.V - 2)},
-                        {{"vocab_start", s.V}, {"valid_vocab", valid}},
-                        {like({s.B, s.T, 3})}},
-                       {kWrite},
-                       false,
-                       false,
-                       1e-5});
-    }
-    return cases;
+  t["lce_stats"] = [stats](const Sizes& s, Random& r) {
+    return stats("lce_stats", s, r, [&] {
+      return std::vector<Array>{r.f({s.B, s.T, s.K}), r.f({s.V, s.K})};
+    });
+  };
+  t["ce_stats"] = [stats](const Sizes& s, Random& r) {
+    return stats("ce_stats", s, r, [&] { return std::vector<Array>{r.f({s.B, s.T, s.V}, -5, 5)}; });
   };
   t["lce_merge"] = [](const Sizes& s, Random& r) -> Cases {
     const Array targets = r.ids({s.B, s.T}, -1, 5), stats = r.f({3, s.B, s.T, 3}, 0.5, 4);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "plugins/comm/common/reduce.h"
+#include "sdk/comm.h"
 #include "sdk/error.h"
 #include "sdk/program.h"
 
@@ -190,29 +191,6 @@ void check_scalars(const Request& out, size_t index, size_t size) {
 
 }  // namespace
 
-const char* operation_name(int32_t operation) {
-  switch (operation) {
-    case CAPSTAN_COMM_ALL_REDUCE:
-      return "all-reduce";
-    case CAPSTAN_COMM_REDUCE_SCATTER:
-      return "reduce-scatter";
-    case CAPSTAN_COMM_ALL_GATHER:
-      return "all-gather";
-    case CAPSTAN_COMM_BROADCAST:
-      return "broadcast";
-    case CAPSTAN_COMM_ALL_TO_ALL:
-      return "all-to-all";
-    case CAPSTAN_COMM_SEND:
-      return "send";
-    case CAPSTAN_COMM_RECV:
-      return "recv";
-    case CAPSTAN_COMM_BARRIER:
-      return "barrier";
-    default:
-      return "unknown operation";
-  }
-}
-
 uint64_t Request::elements() const {
   uint64_t sum = 0;
   for (const Item& item : items) sum += item.count;
@@ -220,7 +198,7 @@ uint64_t Request::elements() const {
 }
 
 std::string Request::describe() const {
-  std::string out = operation_name(operation);
+  std::string out = sdk::operation_name(operation);
   if (reduces()) out += text(" (", reduce_name(reduce), ")");
   if (operation == CAPSTAN_COMM_BROADCAST) out += text(" from index ", root);
   if (operation == CAPSTAN_COMM_SEND) out += text(" to index ", peer, " on channel ", channel);

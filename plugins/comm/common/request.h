@@ -68,8 +68,6 @@ class Volume {
   std::array<std::atomic<uint64_t>, CAPSTAN_COMM_OPERATIONS> bytes_{};
 };
 
-const char* operation_name(int32_t operation);
-
 // Throws usage, unsupported or bug errors that name the label and the value. `index` and `size`:
 // this rank's place in the group and the number of its members.
 Request check_request(const capstan_comm_request& raw, size_t index, size_t size);
