@@ -85,7 +85,8 @@ typedef struct capstan_device_v1 {
   const char* (*description)(void* self); /* "2 threads, avx512, oneDNN 2.6.3" */
   capstan_status* (*memory)(void* self, capstan_memory_info* out);
 
-  /* Memory. 2 MiB aligned, prefaulted, contents zero. `region` names it in traces. */
+  /* Memory. 2 MiB aligned, prefaulted, contents zero. `region` names it in traces. Of a device whose id
+   * has the type CAPSTAN_DEVICE_CPU the host reads and writes it in place, between launches. */
   capstan_status* (*allocate)(void* self, const char* region, uint64_t bytes, void** out);
   void (*free)(void* self, void* memory);
   /* Copies between any two of host and device memory, complete on return. */

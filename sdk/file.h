@@ -117,6 +117,20 @@ class File {
     return open(path, O_RDWR | O_CREAT, "open");
   }
 
+  // Opens a file that is there for writes past the page cache; false where it cannot be had.
+  bool open_direct(const std::string& path) {
+#ifdef O_DIRECT
+    close();
+    path_ = path;
+    do {
+      fd_ = ::open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
+    } while (fd_ < 0 && errno == EINTR);
+#else
+    (void)path;
+#endif
+    return fd_ >= 0;
+  }
+
   int fd() const { return fd_; }
   const std::string& path() const { return path_; }
 

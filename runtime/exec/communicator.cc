@@ -183,11 +183,16 @@ absl::Status Communicator::ReadCapabilities() {
   return absl::OkStatus();
 }
 
-absl::Status Communicator::RequireDType(DType dtype, const std::string& label) const {
+bool Communicator::Moves(DType dtype) const {
   const capstan_dtype* const all = capabilities_.dtypes;
   const size_t count = capabilities_.dtype_count;
-  const auto same = [&](DType d) { return SameDType(d, dtype); };
-  if (count == 0 || std::any_of(all, all + count, same)) return absl::OkStatus();
+  return count == 0 || std::any_of(all, all + count, [&](DType d) { return SameDType(d, dtype); });
+}
+
+absl::Status Communicator::RequireDType(DType dtype, const std::string& label) const {
+  if (Moves(dtype)) return absl::OkStatus();
+  const capstan_dtype* const all = capabilities_.dtypes;
+  const size_t count = capabilities_.dtype_count;
   std::vector<std::string> names;
   for (size_t i = 0; i < count; ++i) names.push_back(DTypeName(all[i]));
   return UnsupportedError(label, ": this communication backend does not move ", DTypeName(dtype),
@@ -308,6 +313,48 @@ absl::StatusOr<std::unique_ptr<CommOperation>> Communicator::Prepare(const Progr
   return std::make_unique<CommOperation>(this, group->handle, handle,
                                          &group->planned[static_cast<size_t>(c.operation)],
                                          CommunicatedBytes(program, op));
+}
+
+absl::Status Communicator::AllGather(const std::string& axis, const std::string& label, DType dtype,
+                                     const void* part, size_t count, void* all) {
+  capstan_comm_request request{};
+  request.operation = CAPSTAN_COMM_ALL_GATHER;
+  request.dtype = dtype;
+  request.label = label.c_str();
+  const int64_t whole = static_cast<int64_t>(count) * AxisSize(axis);
+  return Perform(axis, request, Item(part, all, whole),
+                 static_cast<uint64_t>(whole * DTypeBytes(dtype)));
+}
+
+absl::Status Communicator::AllToAll(const std::string& axis, const std::string& label,
+                                    const void* sent, const std::vector<uint64_t>& sends,
+                                    void* received, const std::vector<uint64_t>& receives) {
+  capstan_comm_request request{};
+  request.operation = CAPSTAN_COMM_ALL_TO_ALL;
+  request.dtype = kU8;
+  request.label = label.c_str();
+  const uint64_t bytes = std::accumulate(sends.begin(), sends.end(), uint64_t{0});
+  capstan_comm_item item = Item(sent, received, static_cast<int64_t>(bytes));
+  item.send_counts = sends.data();
+  item.recv_counts = receives.data();
+  return Perform(axis, request, item, bytes);
+}
+
+absl::Status Communicator::Perform(const std::string& axis, capstan_comm_request request,
+                                   const capstan_comm_item& item, uint64_t bytes) {
+  request.struct_size = sizeof(request);
+  request.item_count = 1;
+  request.items = &item;
+  CAPSTAN_RETURN_IF_ERROR(RequireDType(request.dtype, request.label));
+  CAPSTAN_ASSIGN_OR_RETURN(Joined * group, Group(axis));
+  void* handle = nullptr;
+  CAPSTAN_RETURN_IF_ERROR(
+      Annotate(FromC(vtable_->prepare(self_, group->handle, &request, &handle)), request.label));
+  CommOperation operation(this, group->handle, handle,
+                          &group->planned[static_cast<size_t>(request.operation)], bytes);
+  const capstan_kernel_args none{};
+  CAPSTAN_RETURN_IF_ERROR(FromC(CommOperation::Start(&operation, &none)));
+  return FromC(CommOperation::Wait(&operation, &none));
 }
 
 absl::Status Communicator::CheckVolumes() const {

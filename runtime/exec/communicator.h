@@ -73,6 +73,19 @@ class Communicator {
                                                          std::span<void* const> inputs,
                                                          std::span<void* const> outputs,
                                                          int microbatch);
+  // Between the ranks of an axis, outside of Programs, complete on return. `label` is for messages, the
+  // same on every rank.
+  int64_t AxisSize(const std::string& axis) const { return mesh_->Size(axis); }
+  int64_t AxisIndex(const std::string& axis) const { return mesh_->Index(axis, rank_); }
+  bool Moves(DType dtype) const;  // the backend does
+  // `part` of `count` elements on each rank, all of them in `all`.
+  absl::Status AllGather(const std::string& axis, const std::string& label, DType dtype,
+                         const void* part, size_t count, void* all);
+  // sends[j] bytes go to rank j, receives[i] come from rank i; in both buffers one behind the other.
+  absl::Status AllToAll(const std::string& axis, const std::string& label, const void* sent,
+                        const std::vector<uint64_t>& sends, void* received,
+                        const std::vector<uint64_t>& receives);
+
   // Checks that every group's backend has finished, by operation, the bytes that the Programs' launches
   // so far were planned to move. Nothing may be in flight.
   absl::Status CheckVolumes() const;
@@ -90,6 +103,8 @@ class Communicator {
   absl::Status ReadCapabilities();
   absl::Status RequireDType(DType dtype, const std::string& label) const;
   absl::StatusOr<Joined*> Group(const std::string& axis);
+  absl::Status Perform(const std::string& axis, capstan_comm_request request,
+                       const capstan_comm_item& item, uint64_t bytes);
   void Watch();
 
   const capstan_comm_v1* vtable_ = nullptr;

@@ -68,6 +68,8 @@ class Device {
     uint64_t offset = 0;
   };
   absl::StatusOr<Shared> AllocateShared(const std::string& region, uint64_t bytes);
+  // Its memory is the host's too.
+  bool on_host() const { return vtable_->id(self_).type == CAPSTAN_DEVICE_CPU; }
   absl::Status Copy(void* to, const void* from, uint64_t bytes);
   absl::StatusOr<capstan_memory_info> Memory() const;
   absl::StatusOr<capstan_roofline> Measure(DType dtype) const;

@@ -29,6 +29,7 @@ inline constexpr DType kF64{CAPSTAN_DTYPE_FLOAT, 64, 1};
 inline constexpr DType kF32{CAPSTAN_DTYPE_FLOAT, 32, 1};
 inline constexpr DType kF16{CAPSTAN_DTYPE_FLOAT, 16, 1};
 inline constexpr DType kBF16{CAPSTAN_DTYPE_BFLOAT, 16, 1};
+inline constexpr DType kU8{CAPSTAN_DTYPE_UINT, 8, 1};
 inline constexpr DType kI64{CAPSTAN_DTYPE_INT, 64, 1};
 inline constexpr DType kI32{CAPSTAN_DTYPE_INT, 32, 1};
 inline constexpr DType kI8{CAPSTAN_DTYPE_INT, 8, 1};

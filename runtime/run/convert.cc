@@ -58,13 +58,13 @@ absl::StatusOr<double (*)(const char*)> ReaderOf(DType d) {
 }
 
 template <int kBytes>
-void TransposeAs(const char* from, int64_t rows, int64_t columns, char* to) {
+void TransposeAs(const char* from, int64_t stride, int64_t rows, int64_t columns, char* to) {
   constexpr int64_t kBlock = 32;
   for (int64_t r0 = 0; r0 < rows; r0 += kBlock) {
     for (int64_t c0 = 0; c0 < columns; c0 += kBlock) {
       for (int64_t r = r0; r < std::min(rows, r0 + kBlock); ++r) {
         for (int64_t c = c0; c < std::min(columns, c0 + kBlock); ++c) {
-          std::memcpy(to + (c * rows + r) * kBytes, from + (r * columns + c) * kBytes, kBytes);
+          std::memcpy(to + (c * rows + r) * kBytes, from + (r * stride + c) * kBytes, kBytes);
         }
       }
     }
@@ -90,18 +90,19 @@ absl::Status Convert(const void* from, DType from_dtype, void* to, DType to_dtyp
                    DTypeName(to_dtype));
 }
 
-void Transpose(const char* from, int64_t rows, int64_t columns, int64_t element_bytes, char* to) {
+void Transpose(const char* from, int64_t stride, int64_t rows, int64_t columns,
+               int64_t element_bytes, char* to) {
   switch (element_bytes) {
     case 2:
-      return TransposeAs<2>(from, rows, columns, to);
+      return TransposeAs<2>(from, stride, rows, columns, to);
     case 4:
-      return TransposeAs<4>(from, rows, columns, to);
+      return TransposeAs<4>(from, stride, rows, columns, to);
     case 8:
-      return TransposeAs<8>(from, rows, columns, to);
+      return TransposeAs<8>(from, stride, rows, columns, to);
     default:
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t c = 0; c < columns; ++c) {
-          std::memcpy(to + (c * rows + r) * element_bytes, from + (r * columns + c) * element_bytes,
+          std::memcpy(to + (c * rows + r) * element_bytes, from + (r * stride + c) * element_bytes,
                       element_bytes);
         }
       }

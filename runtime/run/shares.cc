@@ -39,7 +39,7 @@ class Tally {
   std::string Tensors() const {
     Json list = Json::array();
     for (const auto& [key, known] : tensors_) {
-      const StoredTensor& t = known.first;
+      const BundleTensor& t = known.first;
       list.push_back({t.group, t.name, DTypeName(t.dtype), t.shape});
     }
     return list.dump();
@@ -60,7 +60,7 @@ class Tally {
     const Json items = Json::parse(text, nullptr, false);
     if (!items.is_array()) return BugError("rank ", rank, " gave no list of tensors");
     for (const Json& item : items) {
-      StoredTensor tensor{item[1], item[0], kF32, item[3]};
+      BundleTensor tensor{item[1], item[0], kF32, item[3]};
       CAPSTAN_ASSIGN_OR_RETURN(tensor.dtype, ParseDType(item[2].get<std::string>()));
       auto& [known, held] =
           tensors_.try_emplace({tensor.group, tensor.name}, tensor, 0).first->second;
@@ -83,7 +83,7 @@ class Tally {
   }
 
   // By group and name, with the elements that any rank holds.
-  std::map<std::pair<std::string, std::string>, std::pair<StoredTensor, int64_t>> tensors_;
+  std::map<std::pair<std::string, std::string>, std::pair<BundleTensor, int64_t>> tensors_;
   std::map<std::string, int> slices_;
   std::vector<int64_t> count_;               // by slice: how many ranks hold it
   std::vector<std::vector<int64_t>> turns_;  // by rank, of each slice of its list
@@ -128,7 +128,7 @@ absl::StatusOr<Shares> ShareOut(const Ranks& ranks, std::string_view name,
   }
   Shares shares;
   for (const Json& item : Json::parse(tensors, nullptr, false)) {
-    StoredTensor tensor{item[1], item[0], kF32, item[3]};
+    BundleTensor tensor{item[1], item[0], kF32, item[3]};
     CAPSTAN_ASSIGN_OR_RETURN(tensor.dtype, ParseDType(item[2].get<std::string>()));
     shares.tensors.push_back(std::move(tensor));
   }

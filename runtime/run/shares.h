@@ -21,7 +21,7 @@ struct StoredSlice {
 };
 
 // A stored tensor, whole.
-struct StoredTensor {
+struct BundleTensor {
   std::string name, group;
   DType dtype;
   Dims shape;
@@ -32,7 +32,7 @@ struct Shares {
   struct Share {
     int64_t index = 0, count = 1;  // this rank's turn among the ranks that hold the same slice
   };
-  std::vector<StoredTensor> tensors;      // the same list on every rank
+  std::vector<BundleTensor> tensors;      // the same list on every rank
   std::map<std::string, Share> by_slice;  // this rank's, key: SliceKey
   static std::string SliceKey(const StoredSlice& slice);
   Share Of(const StoredSlice& slice) const;

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "runtime/run/bundle.h"
 #include "runtime/run/compose.h"
 #include "runtime/run/convert.h"
-#include "runtime/run/shares.h"
 #include "runtime/status.h"
 #include "sdk/program.h"
 
@@ -67,172 +67,6 @@ std::vector<TensorId> SavedTensors(const Program& program, bool parameters_only)
     list.push_back(t);
   }
   return list;
-}
-
-capstan_store_slice CSlice(const StoredSlice& s, void* data) {
-  return {sizeof(capstan_store_slice),
-          s.name.c_str(),
-          s.group.c_str(),
-          static_cast<int32_t>(s.start.size()),
-          s.start.data(),
-          s.extent.data(),
-          data};
-}
-
-// Tensors move in pieces of whole rows, so that the host never holds a copy of a large one.
-constexpr int64_t kPieceBytes = int64_t{16} << 20;
-
-// Rows [begin, end) of a tensor, and where they lie in the store.
-struct Piece {
-  int64_t begin = 0, end = 0;
-  int64_t offset = 0, elements = 0;  // of the tensor
-  StoredSlice stored;
-};
-
-std::vector<Piece> PiecesOf(const Tensor& t, const StoredSlice& whole) {
-  if (t.shape().empty() || t.elements() == 0) return {{0, 1, 0, t.elements(), whole}};
-  const int64_t rows = t.shape()[0], row = t.elements() / rows;
-  const int64_t step =
-      std::max<int64_t>(1, kPieceBytes / std::max<int64_t>(1, row * DTypeBytes(t.dtype())));
-  std::vector<Piece> pieces;
-  for (int64_t begin = 0; begin < rows; begin += step) {
-    const int64_t end = std::min(rows, begin + step);
-    Piece piece{begin, end, begin * row, (end - begin) * row, whole};
-    const size_t dim = whole.transposed ? whole.start.size() - 1 : 0;
-    piece.stored.start[dim] += begin;
-    piece.stored.extent[dim] = end - begin;
-    pieces.push_back(std::move(piece));
-  }
-  return pieces;
-}
-
-// What pieces pass through, kept from tensor to tensor.
-struct Staging {
-  std::vector<char> host, turned, converted;
-};
-
-// Writes this rank's share of a tensor: ranks that hold the same slice take its pieces in turns.
-absl::Status PutTensor(const Store& store, void* writer, const Program& program, Storage& storage,
-                       TensorId id, const StoredSlice& stored, const Shares::Share& share,
-                       Staging& staging) {
-  const Tensor& t = program.tensor(id);
-  const int64_t size = DTypeBytes(t.dtype());
-  const std::vector<Piece> pieces = PiecesOf(t, stored);
-  const auto turn = static_cast<uint64_t>(sdk::rng_key(pieces[0].stored.name)) >> 32;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    if (static_cast<int64_t>((turn + i) % static_cast<uint64_t>(share.count)) != share.index)
-      continue;
-    const Piece& piece = pieces[i];
-    staging.host.resize(piece.elements * size);
-    CAPSTAN_RETURN_IF_ERROR(storage.device()->Copy(
-        staging.host.data(), storage.Data(program, id) + piece.offset * size, staging.host.size()));
-    char* data = staging.host.data();
-    if (piece.stored.transposed) {
-      staging.turned.resize(staging.host.size());
-      Transpose(data, piece.end - piece.begin, t.shape()[1], size, staging.turned.data());
-      data = staging.turned.data();
-    }
-    const capstan_store_slice slice = CSlice(piece.stored, data);
-    CAPSTAN_RETURN_IF_ERROR(store->put(store.self(), writer, &slice));
-  }
-  return absl::OkStatus();
-}
-
-// A bundle that all ranks write, each its share; the lead alone begins it and makes it visible.
-class BundleJob {
- public:
-  BundleJob(const Store& store, const Ranks& ranks, std::string path)
-      : store_(store), ranks_(ranks), path_(std::move(path)) {}
-  ~BundleJob() {
-    if (writer_ != nullptr) store_->abort(store_.self(), writer_);
-  }
-  BundleJob(const BundleJob&) = delete;
-  BundleJob& operator=(const BundleJob&) = delete;
-
-  absl::Status Begin(const Shares& shares) {
-    std::vector<capstan_store_tensor> tensors;
-    for (const StoredTensor& t : shares.tensors) {
-      tensors.push_back({sizeof(capstan_store_tensor), t.name.c_str(), t.group.c_str(), t.dtype,
-                         static_cast<int32_t>(t.shape.size()), t.shape.data()});
-    }
-    if (ranks_.size() > 1 && store_->join == nullptr) {
-      return UnsupportedError("the checkpoint store writes from one process only, this run has ",
-                              ranks_.size(), " ranks; choose another [checkpoint] plugin");
-    }
-    CAPSTAN_ASSIGN_OR_RETURN(
-        const std::string ticket,
-        ranks_.FromLead("checkpoint begin", [&]() -> absl::StatusOr<std::string> {
-          CAPSTAN_RETURN_IF_ERROR(store_->begin(store_.self(), path_.c_str(), tensors.data(),
-                                                tensors.size(), &writer_));
-          if (ranks_.size() == 1) return std::string();
-          const char* text = nullptr;
-          CAPSTAN_RETURN_IF_ERROR(store_->ticket(store_.self(), writer_, &text));
-          return std::string(text);
-        }));
-    absl::Status joined;
-    if (!ranks_.lead()) {
-      joined = FromC(
-          store_->join(store_.self(), ticket.c_str(), tensors.data(), tensors.size(), &writer_));
-    }
-    return ranks_.Agree("checkpoint join", joined);
-  }
-
-  // All ranks have put their shares, `written` says how this one fared.
-  absl::Status End(absl::Status written, const std::vector<NamedText>& texts) {
-    if (ranks_.lead() && written.ok()) {
-      for (const NamedText& t : texts) {
-        written.Update(FromC(store_->put_text(store_.self(), writer_, t.name.c_str(), t.text.data(),
-                                              t.text.size())));
-      }
-    }
-    if (!ranks_.lead() && written.ok()) written = Commit();
-    CAPSTAN_RETURN_IF_ERROR(ranks_.Agree("checkpoint written", written));
-    return ranks_.Agree("checkpoint commit", ranks_.lead() ? Commit() : absl::OkStatus());
-  }
-
-  void* writer() const { return writer_; }
-
- private:
-  absl::Status Commit() {
-    void* writer = writer_;
-    writer_ = nullptr;  // consumed, also on failure
-    return FromC(store_->commit(store_.self(), writer));
-  }
-
-  const Store& store_;
-  const Ranks& ranks_;
-  std::string path_;
-  void* writer_ = nullptr;
-};
-
-// A tensor of the Program and where it goes.
-struct Placed {
-  TensorId id;
-  StoredSlice slice;
-};
-
-// Bytes of the tensors written, by all ranks together.
-absl::StatusOr<int64_t> WriteBundle(const Store& store, const Ranks& ranks, const std::string& path,
-                                    const Program& program, Storage& storage,
-                                    const std::vector<Placed>& list,
-                                    const std::vector<NamedText>& texts) {
-  std::vector<std::pair<StoredSlice, DType>> mine;
-  for (const Placed& p : list) mine.emplace_back(p.slice, program.tensor(p.id).dtype());
-  CAPSTAN_ASSIGN_OR_RETURN(const Shares shares, ShareOut(ranks, "checkpoint shares", mine));
-  BundleJob job(store, ranks, path);
-  CAPSTAN_RETURN_IF_ERROR(Annotate(job.Begin(shares), StrCat("writing ", path)));
-  auto write = [&]() -> absl::Status {
-    Staging staging;
-    for (const Placed& p : list) {
-      CAPSTAN_RETURN_IF_ERROR(PutTensor(store, job.writer(), program, storage, p.id, p.slice,
-                                        shares.Of(p.slice), staging));
-    }
-    return absl::OkStatus();
-  };
-  CAPSTAN_RETURN_IF_ERROR(Annotate(job.End(write(), texts), StrCat("writing ", path)));
-  int64_t bytes = 0;
-  for (const StoredTensor& t : shares.tensors) bytes += ElementCount(t.shape) * DTypeBytes(t.dtype);
-  return bytes;
 }
 
 std::vector<Placed> PublishedPlaces(const Program& program, bool parameters_only) {
@@ -334,21 +168,20 @@ class Reader {
                         DType stored) {
     const Tensor& t = program.tensor(id);
     const int64_t size = DTypeBytes(t.dtype());
-    staging_.host.resize(piece.elements * DTypeBytes(stored));
-    const capstan_store_slice slice = CSlice(piece.stored, staging_.host.data());
+    char* data = read_.Get(piece.elements * DTypeBytes(stored));
+    const capstan_store_slice slice = CSlice(piece.stored, data);
     CAPSTAN_RETURN_IF_ERROR(store_->get(store_.self(), handle_, &slice));
-    char* data = staging_.host.data();
     if (!SameDType(stored, t.dtype())) {
-      staging_.converted.resize(piece.elements * size);
-      CAPSTAN_RETURN_IF_ERROR(
-          Annotate(Convert(data, stored, staging_.converted.data(), t.dtype(), piece.elements),
-                   StrCat("tensor '", piece.stored.name, "' in ", path_)));
-      data = staging_.converted.data();
+      char* const converted = converted_.Get(piece.elements * size);
+      CAPSTAN_RETURN_IF_ERROR(Annotate(Convert(data, stored, converted, t.dtype(), piece.elements),
+                                       StrCat("tensor '", piece.stored.name, "' in ", path_)));
+      data = converted;
     }
     if (piece.stored.transposed) {
-      staging_.turned.resize(piece.elements * size);
-      Transpose(data, t.shape()[1], piece.end - piece.begin, size, staging_.turned.data());
-      data = staging_.turned.data();
+      char* const turned = turned_.Get(piece.elements * size);
+      const int64_t rows = piece.end - piece.begin;
+      Transpose(data, rows, t.shape()[1], rows, size, turned);
+      data = turned;
     }
     return storage.device()->Copy(storage.Data(program, id) + piece.offset * size, data,
                                   piece.elements * size);
@@ -360,7 +193,7 @@ class Reader {
   void* handle_;
   std::string path_;
   std::map<std::pair<std::string, std::string>, Stored> tensors_;
-  Staging staging_;
+  HostBuffer read_, converted_, turned_;
 };
 
 // Names of the complete checkpoints, oldest first. Other bundles there are someone else's: they are

@@ -7,15 +7,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "plugin_api/store.h"
 #include "runtime/exec/executor.h"
 #include "runtime/program/program.h"
-#include "runtime/run/owned.h"
+#include "runtime/run/bundle.h"
 #include "runtime/run/ranks.h"
 
 namespace capstan {
-
-using Store = Owned<capstan_store_v1>;
 
 // A Program that fills states and constants of `like`, and its parameters where asked, with their
 // initial values. Random draws depend on (seed, tensor name, global index) alone, so any mesh
@@ -50,11 +47,6 @@ absl::StatusOr<int64_t> SaveCheckpoint(const Store& store, const Ranks& ranks,
 
 // Removes all but the `keep` newest; 0 keeps all. One rank calls it.
 absl::Status RemoveOldCheckpoints(const Store& store, const std::string& directory, int64_t keep);
-
-// A text file of a bundle.
-struct NamedText {
-  std::string name, text;
-};
 
 // Groups of a snapshot besides "optimizer", as a checkpoint has it.
 inline constexpr const char* kSnapshotParameters = "parameter";

@@ -118,6 +118,7 @@ TEST(StorePlugin, WritesReadsListsAndRemoves) {
   TestHost host;
   OptionList options;
   options.set_int("fsync", 1, CAPSTAN_OPTION_BOOL);
+  options.set_int("direct", 1, CAPSTAN_OPTION_BOOL);
   void* self = nullptr;
   sdk::check(store.create(&host, options.get(), &self));
 

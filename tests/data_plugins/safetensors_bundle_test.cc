@@ -38,7 +38,7 @@ std::vector<float> counted(std::uint64_t count) {
 
 // A complete bundle of one tensor "w" that counts up.
 void save_counted(const std::string& path, const Shape& shape) {
-  BundleWriter writer(path, {{"w", "model", kF32, shape}}, false);
+  BundleWriter writer(path, {{"w", "model", kF32, shape}}, {.fsync = false});
   const std::vector<float> values = counted(box_volume(whole(shape)));
   writer.put("model", "w", whole(shape), values.data());
   writer.put_text(kMarker, "{}");
@@ -101,7 +101,7 @@ TEST(SafetensorsBundle, EverySliceOfRandomTensorsComesBack) {
     const std::string path = scratch / std::to_string(round);
     {
       // Written as two halves of a random dim, the later half first.
-      BundleWriter writer(path, {{"w", "model", kF32, shape}}, false);
+      BundleWriter writer(path, {{"w", "model", kF32, shape}}, {.fsync = false});
       const std::size_t d = random() % shape.size();
       Box low = whole(shape), high = whole(shape);
       low.extent[d] = upto(shape[d]);
@@ -134,7 +134,7 @@ TEST(SafetensorsBundle, InterleavedColumnRangesDoNotDisturbEachOther) {
   Scratch scratch;
   const Shape shape{3000, 3 * 129};
   const std::vector<float> values = counted(box_volume(whole(shape)));
-  BundleWriter writer(scratch / "b", {{"c_attn", "model", kF32, shape}}, false);
+  BundleWriter writer(scratch / "b", {{"c_attn", "model", kF32, shape}}, {.fsync = false});
   for (std::int64_t part : {1, 2, 0}) {
     const Box columns{{0, part * 129}, {3000, 129}};
     writer.put("model", "c_attn", columns, take(values, shape, columns).data());
@@ -157,7 +157,7 @@ TEST(SafetensorsBundle, ColumnRangesAfterRowsGoAroundThem) {
   Scratch scratch;
   const Shape shape{3000, 2 * 300};
   const std::vector<float> values = counted(box_volume(whole(shape)));
-  BundleWriter writer(scratch / "b", {{"w", "model", kF32, shape}}, false);
+  BundleWriter writer(scratch / "b", {{"w", "model", kF32, shape}}, {.fsync = false});
   const Box boxes[] = {{{0, 0}, {100, 600}}, {{100, 300}, {2900, 300}}, {{100, 0}, {2900, 300}}};
   ASSERT_TRUE(use_windows(box_runs(shape, boxes[1], 4)));
   for (const Box& box : boxes) writer.put("model", "w", box, take(values, shape, box).data());
@@ -171,7 +171,7 @@ TEST(SafetensorsBundle, ColumnRangesAfterRowsGoAroundThem) {
 TEST(SafetensorsBundle, TheSameSliceAgainOverwrites) {
   Scratch scratch;
   const Shape shape{4, 4};
-  BundleWriter writer(scratch / "b", {{"w", "model", kF32, shape}}, false);
+  BundleWriter writer(scratch / "b", {{"w", "model", kF32, shape}}, {.fsync = false});
   const std::vector<float> values = counted(16);
   const std::vector<float> wrong(8, -1);
   const Box left{{0, 0}, {4, 2}}, right{{0, 2}, {4, 2}};
@@ -190,7 +190,7 @@ TEST(SafetensorsBundle, TheSameSliceAgainOverwrites) {
 TEST(SafetensorsBundle, KeepsGroupsInFilesOfTheirOwn) {
   Scratch scratch;
   const std::uint8_t one = 1, two = 2;
-  BundleWriter writer(scratch / "b", {{"x", "model", kU8, {}}, {"x", "optimizer", kU8, {}}}, true);
+  BundleWriter writer(scratch / "b", {{"x", "model", kU8, {}}, {"x", "optimizer", kU8, {}}}, {});
   writer.put("model", "x", {}, &one);
   writer.put("optimizer", "x", {}, &two);
   writer.put_text("config.json", "{\"a\":1}");
@@ -216,7 +216,7 @@ TEST(SafetensorsBundle, SavedLoadedAndSavedAgainIsTheSameFile) {
       {"a", "model", kF32, {7}},
       {"empty", "model", kF32, {0, 4}}};
   {
-    BundleWriter writer(scratch / "1", tensors, false);
+    BundleWriter writer(scratch / "1", tensors, {.fsync = false});
     const std::vector<float> bytes = counted(16);
     writer.put("model", "b", whole({3, 5}), bytes.data());
     writer.put("model", "a", whole({7}), bytes.data());
@@ -228,7 +228,7 @@ TEST(SafetensorsBundle, SavedLoadedAndSavedAgainIsTheSameFile) {
     const TensorEntry& entry = reader.tensor(i);
     again.push_back({entry.name, reader.group(i), entry.dtype->code, entry.shape});
   }
-  BundleWriter writer(scratch / "2", again, false);
+  BundleWriter writer(scratch / "2", again, {.fsync = false});
   for (const DeclaredTensor& tensor : again) {
     std::vector<char> bytes(1024);
     reader.get("model", tensor.name, whole(tensor.shape), bytes.data());
@@ -241,7 +241,7 @@ TEST(SafetensorsBundle, SavedLoadedAndSavedAgainIsTheSameFile) {
 TEST(SafetensorsBundle, RefusesDeclarationsItCannotKeep) {
   Scratch scratch;
   const auto begin = [&](const std::vector<DeclaredTensor>& tensors) {
-    BundleWriter(scratch / "b", tensors, false);
+    BundleWriter(scratch / "b", tensors, {.fsync = false});
   };
   expect_refused(CAPSTAN_USAGE, {"'x'", "twice"}, [&] {
     begin({{"x", "model", kU8, {1}}, {"x", "model", kU8, {1}}});
@@ -268,7 +268,7 @@ TEST(SafetensorsBundle, RefusesAPlaceThatIsTaken) {
 
 TEST(SafetensorsBundle, CommitRefusesAMissingSlice) {
   Scratch scratch;
-  BundleWriter writer(scratch / "b", {{"w", "model", kF32, {4, 4}}}, false);
+  BundleWriter writer(scratch / "b", {{"w", "model", kF32, {4, 4}}}, {.fsync = false});
   const std::vector<float> values = counted(16);
   writer.put("model", "w", {{0, 0}, {2, 4}}, values.data());
   writer.put("model", "w", {{0, 0}, {2, 4}}, values.data());  // again: no progress
@@ -278,7 +278,7 @@ TEST(SafetensorsBundle, CommitRefusesAMissingSlice) {
 
 TEST(SafetensorsBundle, PutRefusesSlicesThatDoNotFit) {
   Scratch scratch;
-  BundleWriter writer(scratch / "b", {{"w", "model", kF32, {4, 4}}}, false);
+  BundleWriter writer(scratch / "b", {{"w", "model", kF32, {4, 4}}}, {.fsync = false});
   const std::vector<float> values = counted(16);
   expect_refused(CAPSTAN_BUG, {"'v'", "declared"}, [&] {
     writer.put("model", "v", {{0}, {1}}, values.data());
@@ -297,7 +297,7 @@ TEST(SafetensorsBundle, PutRefusesSlicesThatDoNotFit) {
 TEST(SafetensorsBundle, AnAbandonedWriterLeavesNothing) {
   Scratch scratch;
   {
-    BundleWriter writer(scratch / "b", {{"w", "model", kF32, {4}}}, false);
+    BundleWriter writer(scratch / "b", {{"w", "model", kF32, {4}}}, {.fsync = false});
     EXPECT_EQ(names_in(scratch.path()).size(), 1u);
   }
   EXPECT_THAT(names_in(scratch.path()), IsEmpty());
@@ -308,7 +308,7 @@ TEST(SafetensorsBundle, ACrashBeforeCommitLeavesOnlyWhatCleanRemoves) {
   save_counted(scratch / "step-1", {2});
   const pid_t child = ::fork();
   if (child == 0) {
-    BundleWriter writer(scratch / "step-2", {{"w", "model", kF32, {4}}}, true);
+    BundleWriter writer(scratch / "step-2", {{"w", "model", kF32, {4}}}, {});
     const float value = 1;
     writer.put("model", "w", {{0}, {1}}, &value);
     writer.put_text(kMarker, "{}");
@@ -326,7 +326,7 @@ TEST(SafetensorsBundle, ACrashBeforeCommitLeavesOnlyWhatCleanRemoves) {
 
 TEST(SafetensorsBundle, CleanSparesALivingWriter) {
   Scratch scratch;
-  BundleWriter writer(scratch / "b", {{"w", "model", kU8, {1}}}, false);
+  BundleWriter writer(scratch / "b", {{"w", "model", kU8, {1}}}, {.fsync = false});
   clean_temporaries(scratch.path());
   const std::uint8_t value = 9;
   writer.put("model", "w", {{0}, {1}}, &value);
@@ -362,7 +362,7 @@ TEST(SafetensorsBundle, RefusesADiskTooSmallBeforeWriting) {
   Scratch scratch;
   // More than any disk has.
   expect_refused(CAPSTAN_RESOURCE, {"disk full", "/b'", "free"}, [&] {
-    BundleWriter(scratch / "b", {{"w", "model", kU8, {1LL << 58}}}, false);
+    BundleWriter(scratch / "b", {{"w", "model", kU8, {1LL << 58}}}, {.fsync = false});
   });
   EXPECT_THAT(names_in(scratch.path()), IsEmpty());
 }
@@ -374,7 +374,7 @@ TEST(SafetensorsBundle, RefusesAFileAboveTheProcessLimit) {
   const rlimit small{1 << 20, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
   const auto error = refusal([&] {
-    BundleWriter(scratch / "b", {{"w", "model", kU8, {2 << 20}}}, false);
+    BundleWriter(scratch / "b", {{"w", "model", kU8, {2 << 20}}}, {.fsync = false});
   });
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   ASSERT_TRUE(error.has_value());
@@ -408,7 +408,7 @@ TEST_F(SmallDisk, TooSmallForTheBundleIsRefusedAtBegin) {
 
 TEST_F(SmallDisk, FilledWhileWritingLeavesNothing) {
   {
-    BundleWriter writer(scratch_ / "b", {{"w", "model", kU8, {1 << 20}}}, false);
+    BundleWriter writer(scratch_ / "b", {{"w", "model", kU8, {1 << 20}}}, {.fsync = false});
     // The tensors' space is already taken; the text's is not.
     const std::string filler(8 << 20, 'x');
     expect_refused(CAPSTAN_RESOURCE, {"disk full", "notes.txt"},
@@ -418,7 +418,7 @@ TEST_F(SmallDisk, FilledWhileWritingLeavesNothing) {
 }
 
 TEST_F(SmallDisk, SpaceTakenAtBeginIsKeptForTheTensors) {
-  BundleWriter writer(scratch_ / "b", {{"w", "model", kU8, {2 << 20}}}, false);
+  BundleWriter writer(scratch_ / "b", {{"w", "model", kU8, {2 << 20}}}, {.fsync = false});
   std::ofstream(scratch_ / "other") << std::string(8 << 20, 'x');  // takes all the rest
   const std::vector<std::uint8_t> values(2 << 20, 7);
   writer.put("model", "w", {{0}, {2 << 20}}, values.data());
@@ -459,7 +459,7 @@ TEST_F(Folder, ShardedReadsThroughItsIndex) {
   copy("model-00001-of-00002.safetensors");
   {
     BundleWriter writer(scratch_ / "t", {{"v", "model", kU8, {1}}, {"unlisted", "model", kU8, {1}}},
-                        false);
+                        {.fsync = false});
     const std::uint8_t value = 3;
     writer.put("model", "v", {{0}, {1}}, &value);
     writer.put("model", "unlisted", {{0}, {1}}, &value);

@@ -46,7 +46,7 @@ TEST(SafetensorsInterop, PythonReadsWhatWeWriteAndWeReadWhatItWrites) {
   const std::vector<float> expected = counted(15);
   {
     BundleWriter writer(scratch / "ours", {{"w", "model", {CAPSTAN_DTYPE_FLOAT, 32, 1}, {5, 3}}},
-                        false);
+                        {.fsync = false});
     writer.put("model", "w", {{0, 0}, {5, 3}}, expected.data());
     writer.commit();
   }

@@ -79,7 +79,7 @@ TEST(RanksAgree, SharesFollowTheRanksThatHoldASlice) {
       const absl::StatusOr<Shares> shares = ShareOut(ranks, "shares", mine);
       ASSERT_TRUE(shares.ok()) << shares.status();
       std::vector<std::string> names;
-      for (const StoredTensor& t : shares->tensors) {
+      for (const BundleTensor& t : shares->tensors) {
         names.push_back(StrCat(t.group, "/", t.name, ShapeString(t.shape), DTypeName(t.dtype)));
       }
       EXPECT_THAT(names, ElementsAre("model/b[5]f32", "model/w[8,3]f32", "optimizer/own[2]f32"));

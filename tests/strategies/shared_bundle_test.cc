@@ -49,7 +49,7 @@ Part part_of(const std::string& name, const Shape& shape, const Box& box) {
 // Every writer in a thread of its own, as ranks write: the first leads.
 void write_together(const std::string& path, const std::vector<DeclaredTensor>& tensors,
                     const std::vector<std::vector<Part>>& writers) {
-  BundleWriter leader(path, tensors, false);
+  BundleWriter leader(path, tensors, {.fsync = false});
   const std::string ticket = leader.share();
   const auto put = [](BundleWriter& writer, const std::vector<Part>& parts) {
     for (const Part& p : parts) writer.put("model", p.name, p.box, p.values.data());
@@ -57,7 +57,7 @@ void write_together(const std::string& path, const std::vector<DeclaredTensor>& 
   std::vector<std::thread> others;
   for (std::size_t w = 1; w < writers.size(); ++w) {
     others.emplace_back([&, w] {
-      BundleWriter joined(BundleWriter::Joined{ticket}, tensors, false);
+      BundleWriter joined(BundleWriter::Joined{ticket}, tensors, {.fsync = false});
       put(joined, writers[w]);
       joined.commit();
     });
@@ -140,8 +140,8 @@ class OneOfTwo : public testing::Test {
 };
 
 TEST_F(OneOfTwo, CommitOfOneThatJoinedMakesNothingVisible) {
-  BundleWriter leader(path_, tensors_, true);
-  BundleWriter joined(BundleWriter::Joined{leader.share()}, tensors_, true);
+  BundleWriter leader(path_, tensors_, {});
+  BundleWriter joined(BundleWriter::Joined{leader.share()}, tensors_, {});
   put_rows(joined, 0, 2);
   joined.commit();
   EXPECT_FALSE(std::filesystem::exists(path_));
@@ -153,9 +153,9 @@ TEST_F(OneOfTwo, CommitOfOneThatJoinedMakesNothingVisible) {
 }
 
 TEST_F(OneOfTwo, GivingUpOfOneThatJoinedLeavesTheLeadersWork) {
-  BundleWriter leader(path_, tensors_, false);
+  BundleWriter leader(path_, tensors_, {.fsync = false});
   {
-    BundleWriter joined(BundleWriter::Joined{leader.share()}, tensors_, false);
+    BundleWriter joined(BundleWriter::Joined{leader.share()}, tensors_, {.fsync = false});
     put_rows(joined, 0, 1);
   }
   put_rows(leader, 0, 4);
@@ -166,8 +166,8 @@ TEST_F(OneOfTwo, GivingUpOfOneThatJoinedLeavesTheLeadersWork) {
 
 TEST_F(OneOfTwo, GivingUpOfTheLeaderLeavesNothing) {
   {
-    BundleWriter leader(path_, tensors_, false);
-    BundleWriter joined(BundleWriter::Joined{leader.share()}, tensors_, false);
+    BundleWriter leader(path_, tensors_, {.fsync = false});
+    BundleWriter joined(BundleWriter::Joined{leader.share()}, tensors_, {.fsync = false});
     put_rows(joined, 0, 2);
     joined.commit();
   }
@@ -175,33 +175,34 @@ TEST_F(OneOfTwo, GivingUpOfTheLeaderLeavesNothing) {
 }
 
 TEST_F(OneOfTwo, OtherTensorsThanTheLeadersAreRefused) {
-  BundleWriter leader(path_, tensors_, false);
+  BundleWriter leader(path_, tensors_, {.fsync = false});
   const std::string ticket = leader.share();
   const std::vector<std::vector<DeclaredTensor>> others = {
       {{"w", "model", kF32, {3, 4}}},
       {{"v", "model", kF32, shape_}},
       {{"w", "model", kF32, shape_}, {"x", "model", kF32, shape_}}};
   for (const std::vector<DeclaredTensor>& other : others) {
-    expect_refused(CAPSTAN_BUG, {"model.safetensors", "all must declare the same"},
-                   [&] { BundleWriter joined(BundleWriter::Joined{ticket}, other, false); });
+    expect_refused(CAPSTAN_BUG, {"model.safetensors", "all must declare the same"}, [&] {
+      BundleWriter joined(BundleWriter::Joined{ticket}, other, {.fsync = false});
+    });
   }
 }
 
 TEST_F(OneOfTwo, ATicketOfABundleThatIsGoneIsRefused) {
   std::string ticket;
   {
-    BundleWriter leader(path_, tensors_, false);
+    BundleWriter leader(path_, tensors_, {.fsync = false});
     ticket = leader.share();
   }
   const auto refused = data_test::refusal(
-      [&] { BundleWriter joined(BundleWriter::Joined{ticket}, tensors_, false); });
+      [&] { BundleWriter joined(BundleWriter::Joined{ticket}, tensors_, {.fsync = false}); });
   ASSERT_TRUE(refused.has_value());
   EXPECT_THAT(refused->message(), testing::HasSubstr(ticket));
 }
 
 TEST_F(OneOfTwo, CleanSparesABundleAtWork) {
-  BundleWriter leader(path_, tensors_, false);
-  BundleWriter joined(BundleWriter::Joined{leader.share()}, tensors_, false);
+  BundleWriter leader(path_, tensors_, {.fsync = false});
+  BundleWriter joined(BundleWriter::Joined{leader.share()}, tensors_, {.fsync = false});
   clean_temporaries(scratch_.path());
   put_rows(joined, 0, 2);
   joined.commit();

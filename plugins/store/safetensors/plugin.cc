@@ -16,12 +16,13 @@ Box slice_box(const capstan_store_slice& slice) {
 
 class Store {
  public:
-  Store(const sdk::Host&, const sdk::Options& options) : durable_(options.get_bool("fsync")) {}
+  Store(const sdk::Host&, const sdk::Options& options)
+      : options_{options.get_bool("fsync"), options.get_bool("direct")} {}
 
   class Writer {
    public:
-    Writer(const char* path, const std::vector<DeclaredTensor>& tensors, bool durable)
-        : bundle_(path, tensors, durable) {}
+    Writer(const char* path, const std::vector<DeclaredTensor>& tensors, WriterOptions options)
+        : bundle_(path, tensors, options) {}
     void put(const capstan_store_slice& slice) {
       bundle_.put(slice.group, slice.name, slice_box(slice), slice.data);
     }
@@ -29,8 +30,9 @@ class Store {
     void commit() { bundle_.commit(); }
     const std::string& ticket() { return bundle_.share(); }
 
-    Writer(BundleWriter::Joined joined, const std::vector<DeclaredTensor>& tensors, bool durable)
-        : bundle_(std::move(joined), tensors, durable) {}
+    Writer(BundleWriter::Joined joined, const std::vector<DeclaredTensor>& tensors,
+           WriterOptions options)
+        : bundle_(std::move(joined), tensors, options) {}
 
    private:
     BundleWriter bundle_;
@@ -60,10 +62,10 @@ class Store {
   };
 
   std::unique_ptr<Writer> begin(const char* path, std::span<const capstan_store_tensor> tensors) {
-    return std::make_unique<Writer>(path, declared(tensors), durable_);
+    return std::make_unique<Writer>(path, declared(tensors), options_);
   }
   std::unique_ptr<Writer> join(const char* ticket, std::span<const capstan_store_tensor> tensors) {
-    return std::make_unique<Writer>(BundleWriter::Joined{ticket}, declared(tensors), durable_);
+    return std::make_unique<Writer>(BundleWriter::Joined{ticket}, declared(tensors), options_);
   }
   std::unique_ptr<Reader> open(const char* path) { return std::make_unique<Reader>(path); }
   std::vector<std::string> list(const char* directory) { return list_bundles(directory); }
@@ -81,13 +83,17 @@ class Store {
     return out;
   }
 
-  bool durable_;
+  WriterOptions options_;
 };
 
 constexpr capstan_option kOptions[] = {
     sdk::bool_option("fsync", "true",
                      "Flush a bundle to the disk before it becomes visible; false is faster, but a "
                      "power failure may lose it."),
+    sdk::bool_option(
+        "direct", "true",
+        "Large writes go past the page cache, where the file system can; false keeps what "
+        "was written in memory."),
 };
 
 }  // namespace

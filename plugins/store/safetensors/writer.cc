@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kTextAllowance = 1 << 20;  // room for the text files and the directory
 constexpr std::uint64_t kWriteBackEvery = 64 << 20;
 constexpr std::uint64_t kStagingLimit = 512 << 20;
+constexpr std::uint64_t kPostponedLimit = 8 << 20;
 constexpr std::uint64_t kLeastMapped =
     64 << 10;  // a mapping costs more than to write this in one call
 
@@ -54,11 +55,32 @@ bool is_taken(const std::string& path) {
 
 }  // namespace
 
+char* Mapping::at(const sdk::File& file, std::uint64_t begin, std::uint64_t end) {
+  if (memory_ != nullptr && fd_ == file.fd() && begin_ == begin && end_ == end) {
+    return static_cast<char*>(memory_) + before_;
+  }
+  clear();
+  before_ = begin % static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  void* const mapped = ::mmap(nullptr, before_ + end - begin, PROT_READ | PROT_WRITE, MAP_SHARED,
+                              file.fd(), static_cast<off_t>(begin - before_));
+  if (mapped == MAP_FAILED) return nullptr;
+  memory_ = mapped;
+  fd_ = file.fd();
+  begin_ = begin;
+  end_ = end;
+  return static_cast<char*>(memory_) + before_;
+}
+
+void Mapping::clear() {
+  if (memory_ != nullptr) ::munmap(memory_, before_ + end_ - begin_);
+  memory_ = nullptr;
+}
+
 BundleWriter::BundleWriter(std::string path, const std::vector<DeclaredTensor>& tensors,
-                           bool durable)
+                           WriterOptions options)
     : path_(without_trailing_slash(std::move(path))),
       parent_(sdk::parent_directory(path_)),
-      durable_(durable) {
+      options_(options) {
   check_file_name("the bundle's name", sdk::base_name(path_));
   if (is_taken(path_)) {
     throw sdk::usage_error(
@@ -76,8 +98,9 @@ BundleWriter::BundleWriter(std::string path, const std::vector<DeclaredTensor>& 
   }
 }
 
-BundleWriter::BundleWriter(Joined joined, const std::vector<DeclaredTensor>& tensors, bool durable)
-    : temporary_(std::move(joined.ticket)), durable_(durable), shared_(true), joined_(true) {
+BundleWriter::BundleWriter(Joined joined, const std::vector<DeclaredTensor>& tensors,
+                           WriterOptions options)
+    : temporary_(std::move(joined.ticket)), options_(options), shared_(true), joined_(true) {
   lay_out(tensors);
   open_files();
 }
@@ -207,6 +230,7 @@ void BundleWriter::create_files() {
     group.file.reserve(group.header.data_start + data);
     group.file.write(group.header_bytes.data(), group.header_bytes.size(), 0);
     group.header_bytes = {};
+    if (options_.direct) group.direct = std::make_unique<DirectFile>(group.file);
   }
 }
 
@@ -225,17 +249,22 @@ void BundleWriter::open_files() {
     }
     group.header_bytes = {};
     group.takes_mappings = has_its_space(group.file);
+    if (options_.direct) group.direct = std::make_unique<DirectFile>(group.file);
   }
 }
 
 void BundleWriter::settle_files() {
+  direct_.finish();
+  write_postponed();
+  mapping_.clear();
   for (GroupFile& group : files_) {
-    if (durable_) group.file.sync();
+    if (options_.fsync) group.file.sync();
     group.file.finish();
   }
 }
 
 void BundleWriter::remove_temporary() noexcept {
+  direct_.stop();
   files_.clear();
   if (!temporary_.empty() && !joined_) {
     std::error_code error;
@@ -280,9 +309,8 @@ void BundleWriter::put(const std::string& group, const std::string& name, const 
   if (!record(target, entry, box)) return;
   const Runs runs = box_runs(entry.shape, box, entry.dtype->size);
   const auto* bytes = static_cast<const char*>(data);
-  const std::uint64_t base = file.header.data_start + entry.begin;
   if (!stage(target, entry, runs)) {
-    scatter(file, base, runs, bytes);
+    scatter(file, entry, runs, bytes);
     return;
   }
   for (RunCursor cursor(runs); !cursor.done(); cursor.next()) {
@@ -290,7 +318,7 @@ void BundleWriter::put(const std::string& group, const std::string& name, const 
                 runs.run_bytes);
   }
   if (target.elements_written < target.elements) return;
-  write_run(file, target.staged.data(), entry.bytes(), base);
+  write_run(file, target.staged.data(), entry.bytes(), file.header.data_start + entry.begin);
   staged_bytes_ -= entry.bytes();
   spare_ = std::move(target.staged);
   target.staged = {};
@@ -312,15 +340,41 @@ bool BundleWriter::stage(Target& target, const TensorEntry& entry, const Runs& r
   return true;
 }
 
-void BundleWriter::write_run(GroupFile& group, const void* data, std::uint64_t size,
+void BundleWriter::write_run(GroupFile& group, const char* data, std::uint64_t size,
                              std::uint64_t offset) {
+  const DirectWriter::Left left = group.direct == nullptr
+                                      ? DirectWriter::Left{size, 0}
+                                      : direct_.write(*group.direct, data, size, offset);
+  write_cached(group, data, left.head, offset);
+  write_cached(group, data + size - left.tail, left.tail, offset + size - left.tail);
+}
+
+void BundleWriter::write_cached(GroupFile& group, const char* data, std::uint64_t size,
+                                std::uint64_t offset) {
+  if (size == 0) return;
+  if (shared_ && size < kLeastMapped) {
+    if (postponed_bytes_.size() + size > kPostponedLimit) write_postponed();
+    postponed_.push_back({&group, offset, size});
+    postponed_bytes_.insert(postponed_bytes_.end(), data, data + size);
+    return;
+  }
   group.file.write(data, size, offset);
   written(group, size);
 }
 
+void BundleWriter::write_postponed() {
+  const char* data = postponed_bytes_.data();
+  for (const Postponed& p : postponed_) {
+    p.group->file.write(data, p.size, p.offset);
+    data += p.size;
+  }
+  postponed_.clear();
+  postponed_bytes_.clear();
+}
+
 void BundleWriter::written(GroupFile& group, std::uint64_t size) {
   group.not_started += size;
-  if (durable_ && group.not_started >= kWriteBackEvery) {
+  if (options_.fsync && group.not_started >= kWriteBackEvery) {
     // Starts the disk early, so that commit does not wait for all of it. A hint: failure is no
     // loss.
     ::sync_file_range(group.file.fd(), 0, 0, SYNC_FILE_RANGE_WRITE);
@@ -328,31 +382,28 @@ void BundleWriter::written(GroupFile& group, std::uint64_t size) {
   }
 }
 
-// Through a mapping that lasts for these runs; false where that is not possible.
-bool BundleWriter::scatter_mapped(GroupFile& group, std::uint64_t base, const Runs& runs,
+// Through a mapping; false where that is not possible. What comes next is often of the same tensor, whose
+// pages are there then.
+bool BundleWriter::scatter_mapped(GroupFile& group, const TensorEntry& entry, const Runs& runs,
                                   const char* data) {
   if (!group.takes_mappings || runs.span < kLeastMapped || runs.run_bytes >= kLeastMapped)
     return false;
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const std::uint64_t begin = (base + runs.first) / page * page;
-  const std::uint64_t size = base + runs.first + runs.span - begin;
-  void* const mapped = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, group.file.fd(),
-                              static_cast<off_t>(begin));
-  if (mapped == MAP_FAILED) return false;
-  char* const to = static_cast<char*>(mapped) + (base - begin);
+  const std::uint64_t base = group.header.data_start + entry.begin;
+  char* const to = mapping_.at(group.file, base, base + entry.bytes());
+  if (to == nullptr) return false;
   for (RunCursor cursor(runs); !cursor.done(); cursor.next()) {
     std::memcpy(to + cursor.run_offset(), data + cursor.slice_offset(), runs.run_bytes);
   }
-  ::munmap(mapped, size);
   written(group, runs.run_bytes * runs.run_count);
   return true;
 }
 
-void BundleWriter::scatter(GroupFile& group, std::uint64_t base, const Runs& runs,
+void BundleWriter::scatter(GroupFile& group, const TensorEntry& entry, const Runs& runs,
                            const char* data) {
   // A file takes one write call at a time, whoever makes it, which many short ones wait for; stores into
   // mappings go side by side.
-  if (shared_ && scatter_mapped(group, base, runs, data)) return;
+  if (shared_ && scatter_mapped(group, entry, runs, data)) return;
+  const std::uint64_t base = group.header.data_start + entry.begin;
   RunCursor cursor(runs);
   // Between the runs may lie what another process is writing.
   if (shared_ || !use_windows(runs)) {
@@ -390,7 +441,7 @@ void BundleWriter::put_text(const std::string& name, std::string_view text) {
   }
   sdk::File file = sdk::File::create(temporary_ + "/" + name);
   file.write(text.data(), text.size(), 0);
-  if (durable_) file.sync();
+  if (options_.fsync) file.sync();
   file.finish();
 }
 
@@ -411,7 +462,7 @@ void BundleWriter::commit() {
     check_complete();
     settle_files();
     if (joined_) return;
-    if (durable_) sdk::sync_directory(temporary_);
+    if (options_.fsync) sdk::sync_directory(temporary_);
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
       if (errno == ENOTEMPTY || errno == EEXIST) {
         throw sdk::usage_error(sdk::text(sdk::quote(path_),
@@ -426,7 +477,7 @@ void BundleWriter::commit() {
   }
   temporary_.clear();
   remove_temporary();
-  if (durable_) sdk::sync_directory(parent_);
+  if (options_.fsync) sdk::sync_directory(parent_);
 }
 
 }  // namespace capstan::safetensors
