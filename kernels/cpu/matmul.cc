@@ -216,6 +216,38 @@ void scale_output(std::int64_t M, std::int64_t N, float beta, float* c, std::int
   }
 }
 
+// How many threads share the rows of a product, and how many its columns.
+struct Grid {
+  std::int64_t rows = 1, columns = 1;
+};
+
+// Each thread packs its rows of A and its columns of B for itself: the grid with the least to pack.
+// Rows and columns come to the micro-kernel in blocks, so parts are whole blocks and not too few. A
+// single thread: leave it to oneDNN.
+constexpr std::int64_t kRowBlock = 8, kColumnBlock = 48, kLeastBlocks = 8;
+constexpr std::int64_t kLeastPerThread = 8 << 20;  // multiplications
+
+Grid grid_of(std::int64_t M, std::int64_t N, std::int64_t K, std::int64_t threads) {
+  Grid best;
+  if (threads <= 1 || omp_in_parallel() || M * N / threads * K < kLeastPerThread) return best;
+  std::int64_t least = 0;
+  for (std::int64_t rows = 1; rows <= threads; ++rows) {
+    if (threads % rows != 0) continue;
+    const std::int64_t columns = threads / rows;
+    if (M < rows * kRowBlock * kLeastBlocks || N < columns * kColumnBlock * kLeastBlocks) continue;
+    const std::int64_t packed = M / rows + N / columns;
+    if (best.rows * best.columns > 1 && packed >= least) continue;
+    best = {rows, columns};
+    least = packed;
+  }
+  return best;
+}
+
+// The border before part i of n.
+std::int64_t border(std::int64_t count, std::int64_t i, std::int64_t n, std::int64_t block) {
+  return i == n ? count : std::min(count, count / block * i / n * block);
+}
+
 }  // namespace
 
 void sgemm(bool transpose_a, bool transpose_b, std::int64_t M, std::int64_t N, std::int64_t K,
@@ -223,7 +255,27 @@ void sgemm(bool transpose_a, bool transpose_b, std::int64_t M, std::int64_t N, s
            float beta, float* c, std::int64_t ldc) {
   if (M == 0 || N == 0) return;
   if (K == 0) return scale_output(M, N, beta, c, ldc);
-  check(raw_sgemm(transpose_a, transpose_b, M, N, K, alpha, a, lda, b, ldb, beta, c, ldc));
+  const Grid grid = grid_of(M, N, K, omp_get_max_threads());
+  const std::int64_t parts = grid.rows * grid.columns;
+  if (parts == 1) {
+    return check(raw_sgemm(transpose_a, transpose_b, M, N, K, alpha, a, lda, b, ldb, beta, c, ldc));
+  }
+  // oneDNN's own division loses 1 to 10% at a language model's sizes. Inside the region it keeps to one
+  // thread.
+  int failed = dnnl_success;
+#pragma omp parallel for schedule(static) reduction(max : failed)
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const std::int64_t r = part / grid.columns, s = part % grid.columns;
+    const std::int64_t row = border(M, r, grid.rows, kRowBlock);
+    const std::int64_t rows = border(M, r + 1, grid.rows, kRowBlock) - row;
+    const std::int64_t column = border(N, s, grid.columns, kColumnBlock);
+    const std::int64_t columns = border(N, s + 1, grid.columns, kColumnBlock) - column;
+    const int status = raw_sgemm(
+        transpose_a, transpose_b, rows, columns, K, alpha, a + row * (transpose_a ? 1 : lda), lda,
+        b + column * (transpose_b ? ldb : 1), ldb, beta, c + row * ldc + column, ldc);
+    failed = std::max(failed, status);
+  }
+  check(static_cast<dnnl_status_t>(failed));
 }
 
 void linear(const LinearShape& shape, const float* x, const float* weight, const float* bias,

@@ -6,6 +6,7 @@
 // products of that step (same shapes, counts and orientations). Prints medians:
 //   - model FLOP/s (three times the forward Program's own count: 6N a token plus causal attention) as a
 //     share of sgemm's flop-weighted rate;
+//   - what sgemm would take for the products alone, as a share of the step;
 //   - time by op kind;
 //   - host overhead: step time minus the time inside kernels, in all and per launch.
 #include <algorithm>
@@ -142,7 +143,7 @@ int main(int argc, char** argv) {
   const double model_flops = Need(ModelFlops(*eval, run.global_batch));
   const std::map<Product, int> products = Products(*train, plan);
   Need(executor->Run(0));  // warms up
-  std::vector<double> steps, timed, inside, sgemm, share;
+  std::vector<double> steps, timed, inside, sgemm, share, bound;
   std::map<std::string, double> by_kind;
   double sgemm_flops = 0;
   for (int r = 0; r < rounds; ++r) {
@@ -162,6 +163,7 @@ int main(int argc, char** argv) {
     }
     inside.push_back(kernels);
     sgemm.push_back(SgemmSeconds(products, &sgemm_flops));
+    bound.push_back(sgemm.back() / steps.back());
     share.push_back((model_flops / steps.back()) / (sgemm_flops / sgemm.back()));
   }
   const double step = Median(steps);
@@ -173,6 +175,7 @@ int main(int argc, char** argv) {
   std::printf("model            %10.1f GFLOP/s\n", 1e-9 * model_flops / step);
   std::printf("sgemm, its shapes%10.1f GFLOP/s\n", 1e-9 * sgemm_flops / Median(sgemm));
   std::printf("model / sgemm    %10.1f %%   (median of rounds)\n", 100 * Median(share));
+  std::printf("products / step  %10.1f %%   (sgemm's time for them alone)\n", 100 * Median(bound));
   std::vector<double> overhead;
   for (int r = 0; r < rounds; ++r) overhead.push_back(timed[r] - inside[r]);
   std::printf(

@@ -1,7 +1,9 @@
 #include "kernels/cpu/matmul.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 
+#include <array>
 #include <limits>
 #include <numeric>
 
@@ -171,6 +173,35 @@ TEST(Matmul, GeneralProductMatchesTheReferenceForEveryTranspositionAndBatch) {
       }
     }
   }
+}
+
+// Large enough that threads take parts of the rows and columns, with rests at both ends.
+TEST(Matmul, PartsOfThreadsMakeTheWholeProduct) {
+  const int before = omp_get_max_threads();
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1003, 517, 130}, {397, 1999, 97}}) {
+    for (const bool ta : {false, true}) {
+      for (const bool tb : {false, true}) {
+        const auto a = random_values(m * k, 21), b = random_values(k * n, 22);
+        const auto start = random_values(m * (n + 5), 23);  // rows lie apart
+        const auto ad = widen(a), bd = widen(b);
+        std::vector<double> product(m * n);
+        reference::matmul<double>(m, n, k, ta, tb, 0.5, ad.data(), bd.data(), false,
+                                  product.data());
+        auto expected = widen(start);
+        for (std::int64_t i = 0; i < m; ++i) {
+          for (std::int64_t j = 0; j < n; ++j) expected[i * (n + 5) + j] += product[i * n + j];
+        }
+        for (const int threads : {1, 2, 3, 4, 6}) {
+          omp_set_num_threads(threads);
+          auto c = start;
+          cpu::sgemm(ta, tb, m, n, k, 0.5f, a.data(), ta ? m : k, b.data(), tb ? k : n, 1.0f,
+                     c.data(), n + 5);
+          expect_close(c, expected, sum_tolerance(k), std::to_string(threads) + " threads");
+        }
+      }
+    }
+  }
+  omp_set_num_threads(before);
 }
 
 TEST(Matmul, EmptyDimensionsGiveEmptyOrZeroResults) {
