@@ -54,6 +54,7 @@ Group::Group(Library& library, const Settings& settings, std::vector<int32_t> ra
              .largest_tag = library.largest_tag()},
       staging_(slot_bytes(links_, settings)),
       left_at_(links_.size, kStays),
+      traffic_(links_.size),
       answers_(links_.size) {
   formation_ = Formation::begin(library_, {.ranks = links_.ranks,
                                            .index = links_.index,
@@ -78,8 +79,9 @@ Group::~Group() {
     left.group = id_;
     left.kind = NoticeKind::kLeft;
     left.position = collectives_;
-    for (const int32_t rank : links_.ranks) {
-      if (rank != library_.rank()) library_.notices().send(rank, left);
+    for (size_t r = 0; r < links_.size; ++r) {
+      left.messages = traffic_[r].sent;
+      if (r != links_.index) library_.notices().send(links_.ranks[r], left);
     }
   }
   if (formed_ && idle && !failure_) {
@@ -136,6 +138,8 @@ void Group::start(Operation& operation) {
     operation.unfinished = 1;
     messages_.push_back(&operation);
     waiting_messages_.push_back(operation.message.get());
+    if (!operation.message->is_recv())
+      ++traffic_[index_of(links_.ranks, operation.message->peer())].sent;
   } else {
     operation.position = collectives_++;
     const bool check =
@@ -293,7 +297,11 @@ void Group::finish(Running& running) {
 void Group::advance_messages() {
   for (size_t i = 0; i < messages_.size();) {
     Operation& operation = *messages_[i];
-    if (!operation.message->done()) {
+    Message& message = *operation.message;
+    const bool heard = message.heard();
+    const bool done = message.done();
+    if (message.heard() && !heard) ++traffic_[index_of(links_.ranks, message.peer())].heard;
+    if (!done) {
       ++i;
       continue;
     }
@@ -301,6 +309,20 @@ void Group::advance_messages() {
     operation.unfinished = 0;
     retire(operation);
   }
+  for (const Operation* operation : messages_) check_sent(*operation);
+}
+
+// A message that a member which has left did not send. What it did send may still be on its way: the news
+// that it left goes by another channel.
+void Group::check_sent(const Operation& operation) const {
+  const Message& message = *operation.message;
+  if (!message.is_recv() || message.heard()) return;
+  const size_t from = index_of(links_.ranks, message.peer());
+  if (left_at_[from] == kStays || traffic_[from].heard < traffic_[from].sent_before_leaving) return;
+  throw sdk::Error(CAPSTAN_PEER_LOST,
+                   text("rank ", message.peer(), " has left the ", name(), " without sending ",
+                        operation.request.describe()),
+                   true, message.peer());
 }
 
 bool Group::settled() noexcept {
@@ -361,15 +383,8 @@ void Group::hear(const Notice& notice) noexcept {
         break;
       case NoticeKind::kLeft:
         left_at_[from] = notice.position;
+        traffic_[from].sent_before_leaving = notice.messages;
         for (const Running& running : running_) check_left(running.piece->owner->position);
-        for (const Operation* operation : messages_) {
-          const Message& message = *operation->message;
-          if (message.peer() != notice.from || !message.is_recv() || message.heard()) continue;
-          throw sdk::Error(CAPSTAN_PEER_LOST,
-                           text("rank ", notice.from, " has left the ", name(), " without sending ",
-                                operation->request.describe()),
-                           true, notice.from);
-        }
         break;
       case NoticeKind::kAsk: {
         Notice answer;

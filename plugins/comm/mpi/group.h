@@ -77,6 +77,7 @@ class Group : public Progressing {
   void fail(const sdk::Error& error, bool tell);
   [[noreturn]] void throw_failure(const Operation& operation) const;
   void check_left(uint64_t position) const;
+  void check_sent(const Operation& operation) const;
   sdk::Error overdue(const Operation& operation, double timeout_s);
   std::string roll_call(const Operation& operation, int32_t* culprit);
   std::string name() const;
@@ -102,6 +103,11 @@ class Group : public Progressing {
   comm::Volume volume_;
   std::string latest_label_;
   std::vector<uint64_t> left_at_;  // by index: collectives a member that left had started
+  struct Traffic {
+    uint64_t sent = 0, heard = 0;      // messages to and from a member
+    uint64_t sent_before_leaving = 0;  // to this rank, by one that left
+  };
+  std::vector<Traffic> traffic_;  // by index
   struct Answer {
     bool heard = false;
     uint64_t position = 0;

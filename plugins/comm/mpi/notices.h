@@ -15,8 +15,9 @@ namespace capstan::mpi {
 
 enum class NoticeKind : int32_t {
   kFailed,  // the group ended on the sender: code, culprit, text
-  kLeft,    // the sender destroyed the group after starting `position` collectives
-  kAsk,     // how far are you?
+  kLeft,  // the sender destroyed the group after starting `position` collectives, and `messages` to
+          // the rank that is told
+  kAsk,   // how far are you?
   kAnswer,  // position: collectives started, kNoGroup; text: the latest label
 };
 
@@ -29,6 +30,7 @@ struct Notice {
   int32_t code = 0;
   int32_t culprit = -1;
   uint64_t position = 0;
+  uint64_t messages = 0;
   std::array<char, 280> text{};
 
   void set_text(const std::string& words);
