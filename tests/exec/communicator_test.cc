@@ -11,6 +11,7 @@
 #include "runtime/exec/executor.h"
 #include "runtime/launch/rank_status.h"
 #include "runtime/status.h"
+#include "tests/exec/fake_comm.h"
 #include "tests/ops/gradient_world.h"
 
 namespace capstan {
@@ -19,76 +20,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// The backend's side. What its waits and groups do can be held up.
-class FakeComm {
- public:
-  FakeComm() { active = this; }
-  ~FakeComm() { active = nullptr; }
-
-  const capstan_comm_v1* vtable() {
-    static const capstan_comm_v1 vtable = [] {
-      capstan_comm_v1 v{};
-      v.struct_size = sizeof(v);
-      v.probe = [](const capstan_host*, int32_t* score) -> capstan_status* {
-        *score = 1;
-        return nullptr;
-      };
-      v.create = [](const capstan_host*, const capstan_options*, void** self) -> capstan_status* {
-        *self = active;
-        return nullptr;
-      };
-      v.destroy = [](void*) {};
-      v.capabilities = [](void*, capstan_comm_capabilities* out) -> capstan_status* {
-        *out = active->capabilities;
-        return nullptr;
-      };
-      v.group_create = [](void*, const int32_t* ranks, size_t count, int64_t,
-                          void** group) -> capstan_status* {
-        active->groups.emplace_back(ranks, ranks + count);
-        *group = active;
-        if (active->while_grouping) active->while_grouping();
-        return nullptr;
-      };
-      v.group_destroy = [](void*, void*) {};
-      v.prepare = [](void*, void*, const capstan_comm_request* request,
-                     void** operation) -> capstan_status* {
-        active->reductions.push_back(request->reduce);
-        *operation = active;
-        return nullptr;
-      };
-      v.release = [](void*, void*) {};
-      v.start = [](void*, void*, void* queue) -> capstan_status* {
-        active->queues.push_back(queue);
-        return nullptr;
-      };
-      v.wait = [](void*, void*, double) -> capstan_status* {
-        if (active->while_waiting) active->while_waiting();
-        return nullptr;
-      };
-      v.poll = [](void*, void*, capstan_comm_progress* out) -> capstan_status* {
-        *out = active->progress;
-        return nullptr;
-      };
-      v.abort = [](void*, void*, const char* reason) { active->aborts.emplace_back(reason); };
-      return v;
-    }();
-    return &vtable;
-  }
-
-  capstan_comm_capabilities capabilities{
-      sizeof(capstan_comm_capabilities), 1, 1, 0, 0, nullptr, &kF32, 1};
-  capstan_comm_progress progress{sizeof(capstan_comm_progress), 0, 0, -1, 0, {}};
-  std::function<void()> while_grouping, while_waiting;
-  std::vector<std::vector<int32_t>> groups;
-  std::vector<int32_t> reductions;
-  std::vector<void*> queues;
-  std::vector<std::string> aborts;
-
- private:
-  static FakeComm* active;
-};
-FakeComm* FakeComm::active = nullptr;
 
 constexpr double kTimeout = 0.5;  // the watch looks every 0.05 s
 

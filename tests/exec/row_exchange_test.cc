@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "runtime/status.h"
+#include "tests/exec/fake_comm.h"
 #include "tests/ops/gradient_world.h"
 
 namespace capstan {
@@ -19,46 +20,11 @@ float Value(int64_t row, int64_t column) { return static_cast<float>(1000 * row 
 // A rank of two, told by the test what the other says and sends.
 class OtherRank {
  public:
-  OtherRank() { active = this; }
-  ~OtherRank() { active = nullptr; }
-
-  const capstan_comm_v1* vtable() {
-    static const capstan_comm_v1 vtable = [] {
-      capstan_comm_v1 v{};
-      v.struct_size = sizeof(v);
-      v.probe = [](const capstan_host*, int32_t* score) -> capstan_status* {
-        *score = 1;
-        return nullptr;
-      };
-      v.create = [](const capstan_host*, const capstan_options*, void** self) -> capstan_status* {
-        *self = active;
-        return nullptr;
-      };
-      v.destroy = [](void*) {};
-      v.capabilities = [](void*, capstan_comm_capabilities* out) -> capstan_status* {
-        *out = {sizeof(capstan_comm_capabilities), 1, 1, 0, 0, nullptr, nullptr, 0};
-        return nullptr;
-      };
-      v.group_create = [](void*, const int32_t*, size_t, int64_t, void** group) -> capstan_status* {
-        *group = active;
-        return nullptr;
-      };
-      v.group_destroy = [](void*, void*) {};
-      v.prepare = [](void*, void*, const capstan_comm_request* request,
-                     void** operation) -> capstan_status* {
-        active->Answer(*request);
-        *operation = active;
-        return nullptr;
-      };
-      v.release = [](void*, void*) {};
-      v.start = [](void*, void*, void*) -> capstan_status* { return nullptr; };
-      v.wait = [](void*, void*, double) -> capstan_status* { return nullptr; };
-      v.poll = [](void*, void*, capstan_comm_progress*) -> capstan_status* { return nullptr; };
-      v.abort = [](void*, void*, const char*) {};
-      return v;
-    }();
-    return &vtable;
+  OtherRank() {
+    comm_.capabilities.dtype_count = 0;  // all
+    comm_.while_preparing = [this](const capstan_comm_request& request) { Answer(request); };
   }
+  const capstan_comm_v1* vtable() { return comm_.vtable(); }
 
   std::vector<int64_t> says;  // its turn, and boxes
   std::vector<float> sends;
@@ -86,9 +52,9 @@ class OtherRank {
     received.resize(item.send_counts[1] / sizeof(float));
     std::memcpy(received.data(), from + item.send_counts[0], item.send_counts[1]);
   }
-  static OtherRank* active;
+
+  FakeComm comm_;
 };
-OtherRank* OtherRank::active = nullptr;
 
 // Rank 0 of two that hold a stored matrix of 131 rows and 300 columns: 0 the first 160 columns.
 class RowExchangeTest : public ::testing::Test {
