@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/numbers.h"
 #include "runtime/run/convert.h"
 #include "runtime/run/row_exchange.h"
 #include "runtime/status.h"
@@ -17,15 +18,22 @@ struct Staging {
   HostBuffer host, turned;
 };
 
-absl::Status Put(const Store& store, void* writer, const StoredSlice& stored, const char* data) {
-  const capstan_store_slice slice = CSlice(stored, const_cast<char*>(data));  // put only reads it
-  return FromC(store->put(store.self(), writer, &slice));
-}
+// The store's writer, and how much this rank has given it.
+struct Output {
+  const Store& store;
+  void* writer;
+  int64_t bytes = 0;
+
+  absl::Status Put(const StoredSlice& stored, int64_t element_bytes, const char* data) {
+    bytes += ElementCount(stored.extent) * element_bytes;
+    const capstan_store_slice slice = CSlice(stored, const_cast<char*>(data));  // put only reads it
+    return FromC(store->put(store.self(), writer, &slice));
+  }
+};
 
 // Writes this rank's share of a tensor: ranks that hold the same slice take its pieces in turns.
-absl::Status PutTensor(const Store& store, void* writer, const Program& program, Storage& storage,
-                       TensorId id, const StoredSlice& stored, const Shares::Share& share,
-                       Staging& staging) {
+absl::Status PutTensor(Output& output, const Program& program, Storage& storage, TensorId id,
+                       const StoredSlice& stored, const Shares::Share& share, Staging& staging) {
   const Tensor& t = program.tensor(id);
   const int64_t size = DTypeBytes(t.dtype());
   const std::vector<Piece> pieces = PiecesOf(t, stored);
@@ -43,22 +51,23 @@ absl::Status PutTensor(const Store& store, void* writer, const Program& program,
       Transpose(data, width, piece.end - piece.begin, width, size, turned);
       data = turned;
     }
-    CAPSTAN_RETURN_IF_ERROR(Put(store, writer, piece.stored, data));
+    CAPSTAN_RETURN_IF_ERROR(output.Put(piece.stored, size, data));
   }
   return absl::OkStatus();
 }
 
 // This rank's part of the bundle.
-absl::Status WriteShares(const Store& store, void* writer, const Ranks& ranks,
-                         const Program& program, Storage& storage, const std::vector<Placed>& list,
-                         const Shares& shares) {
+absl::Status WriteShares(Output& output, const Ranks& ranks, const Program& program,
+                         Storage& storage, const std::vector<Placed>& list, const Shares& shares) {
   RowExchange exchange(program, storage, list, shares);
   CAPSTAN_RETURN_IF_ERROR(exchange.Meet());
   absl::Status written;
   for (size_t k = 0; k < exchange.size(); ++k) {
     CAPSTAN_ASSIGN_OR_RETURN(const RowExchange::Rows rows, exchange.Take(k));
     // A rank that can write no longer still has what others wait for.
-    if (rows.data != nullptr && written.ok()) written = Put(store, writer, rows.slice, rows.data);
+    if (rows.data != nullptr && written.ok()) {
+      written = output.Put(rows.slice, rows.element_bytes, rows.data);
+    }
   }
   CAPSTAN_RETURN_IF_ERROR(written);
   Staging staging;
@@ -70,8 +79,27 @@ absl::Status WriteShares(const Store& store, void* writer, const Ranks& ranks,
     if (exchange.Has(at)) continue;
     const Placed& p = list[at];
     CAPSTAN_RETURN_IF_ERROR(
-        PutTensor(store, writer, program, storage, p.id, p.slice, shares.Of(p.slice), staging));
+        PutTensor(output, program, storage, p.id, p.slice, shares.Of(p.slice), staging));
   }
+  return absl::OkStatus();
+}
+
+// What all ranks have written must be everything, once: `written` says how this one fared, and on the
+// lead becomes a failure where a share was left out. A failure of its own is one of communication.
+absl::Status CheckWhole(const Ranks& ranks, int64_t mine, int64_t whole, absl::Status& written) {
+  CAPSTAN_ASSIGN_OR_RETURN(
+      const Ranks::Gathered all,
+      ranks.ToLead("checkpoint bytes", written.ok() ? StrCat(mine) : std::string()));
+  if (!ranks.lead() || !written.ok()) return absl::OkStatus();
+  int64_t sum = 0;
+  for (const int value : all.of) {
+    int64_t bytes = 0;
+    if (!absl::SimpleAtoi(all.values[static_cast<size_t>(value)], &bytes)) return absl::OkStatus();
+    sum += bytes;
+  }
+  if (sum == whole) return absl::OkStatus();
+  written =
+      BugError("the ranks together have written ", sum, " bytes of tensors that have ", whole);
   return absl::OkStatus();
 }
 
@@ -198,11 +226,12 @@ absl::StatusOr<int64_t> WriteBundle(const Store& store, const Ranks& ranks, cons
   CAPSTAN_ASSIGN_OR_RETURN(const Shares shares, ShareOut(ranks, "checkpoint shares", mine));
   BundleJob job(store, ranks, path);
   CAPSTAN_RETURN_IF_ERROR(Annotate(job.Begin(shares), StrCat("writing ", path)));
-  const absl::Status written =
-      WriteShares(store, job.writer(), ranks, program, storage, list, shares);
-  CAPSTAN_RETURN_IF_ERROR(Annotate(job.End(written, texts), StrCat("writing ", path)));
   int64_t bytes = 0;
   for (const BundleTensor& t : shares.tensors) bytes += ElementCount(t.shape) * DTypeBytes(t.dtype);
+  Output output{store, job.writer()};
+  absl::Status written = WriteShares(output, ranks, program, storage, list, shares);
+  CAPSTAN_RETURN_IF_ERROR(CheckWhole(ranks, output.bytes, bytes, written));
+  CAPSTAN_RETURN_IF_ERROR(Annotate(job.End(written, texts), StrCat("writing ", path)));
   return bytes;
 }
 

@@ -130,10 +130,10 @@ bool RowExchange::Settle(Cut& cut, const std::vector<const int64_t*>& told) cons
 
 absl::StatusOr<RowExchange::Rows> RowExchange::Take(size_t k) {
   const Cut& cut = cuts_[k];
-  Rows out{list_[cut.parts.front()].slice, nullptr};
+  const int64_t size = DTypeBytes(program_.tensor(list_[cut.parts.front()].id).dtype());
+  Rows out{list_[cut.parts.front()].slice, size, nullptr};
   if (!cut.mine) return out;
   const int64_t ranks = communicator_->AxisSize(cut.axis), me = communicator_->AxisIndex(cut.axis);
-  const int64_t size = DTypeBytes(program_.tensor(list_[cut.parts.front()].id).dtype());
   const auto rows_of = [&](int64_t r) {
     return First(cut.whole.rows, r + 1, ranks) - First(cut.whole.rows, r, ranks);
   };

@@ -32,6 +32,7 @@ class RowExchange {
   // Whole rows of the columns that the ranks of an axis hold together.
   struct Rows {
     StoredSlice slice;
+    int64_t element_bytes = 0;
     char* data = nullptr;  // dense, until the next call; nullptr: this rank has none to write
   };
   // This rank's rows of matrix k. For k = 0, 1, ... in this order. A failure is one of communication, or
