@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "runtime/status.h"
@@ -48,7 +49,7 @@ class OtherRank {
     ASSERT_EQ(item.recv_counts[0], item.send_counts[0]);
     ++exchanges;
     std::memcpy(to, from, item.send_counts[0]);
-    std::memcpy(to + item.recv_counts[0], sends.data(), item.recv_counts[1]);
+    std::copy(sends.begin(), sends.end(), reinterpret_cast<float*>(to + item.recv_counts[0]));
     received.resize(item.send_counts[1] / sizeof(float));
     std::memcpy(received.data(), from + item.send_counts[0], item.send_counts[1]);
   }
