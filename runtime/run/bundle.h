@@ -32,6 +32,11 @@ struct Placed {
 class HostBuffer {
  public:
   char* Get(int64_t bytes);
+  // Gives it up without freeing it: another rank may still write to it.
+  void Abandon() {
+    static_cast<void>(memory_.release());
+    bytes_ = 0;
+  }
 
  private:
   std::unique_ptr<char[]> memory_;

@@ -72,12 +72,21 @@ absl::Status RowExchange::Meet() {
       told.insert(told.end(), {s.start[0], s.extent[0], s.start[1], s.extent[1]});
     }
   }
-  std::map<std::string, std::vector<int64_t>> all;
+  std::map<std::string, HostBuffer> all, parts;
+  std::map<std::string, const int64_t*> heard;
   for (const auto& [axis, told] : mine) {
-    std::vector<int64_t>& heard = all[axis];
-    heard.resize(told.size() * static_cast<size_t>(communicator_->AxisSize(axis)));
-    CAPSTAN_RETURN_IF_ERROR(communicator_->AllGather(axis, "checkpoint's cuts", kI64, told.data(),
-                                                     told.size(), heard.data()));
+    const auto bytes = static_cast<int64_t>(told.size() * sizeof(int64_t));
+    char* const part = parts[axis].Get(bytes);
+    char* const whole = all[axis].Get(bytes * communicator_->AxisSize(axis));
+    std::memcpy(part, told.data(), static_cast<size_t>(bytes));
+    const absl::Status gathered =
+        communicator_->AllGather(axis, "checkpoint's cuts", kI64, part, told.size(), whole);
+    if (!gathered.ok()) {
+      parts[axis].Abandon();
+      all[axis].Abandon();
+      return gathered;
+    }
+    heard[axis] = reinterpret_cast<const int64_t*>(whole);
   }
   std::map<std::string, size_t> at;
   std::vector<Cut> kept;
@@ -85,8 +94,7 @@ absl::Status RowExchange::Meet() {
     const size_t ranks = static_cast<size_t>(communicator_->AxisSize(cut.axis));
     const size_t length = mine[cut.axis].size();
     std::vector<const int64_t*> told;
-    for (size_t r = 0; r < ranks; ++r)
-      told.push_back(all[cut.axis].data() + r * length + at[cut.axis]);
+    for (size_t r = 0; r < ranks; ++r) told.push_back(heard[cut.axis] + r * length + at[cut.axis]);
     at[cut.axis] += kTurnNumbers + kBoxNumbers * cut.parts.size();
     if (!Settle(cut, told)) continue;
     for (const size_t part : cut.parts) taken_[part] = true;
@@ -151,8 +159,13 @@ absl::StatusOr<RowExchange::Rows> RowExchange::Take(size_t k) {
   CAPSTAN_RETURN_IF_ERROR(Fill(cut, sent));
   const int64_t bytes = rows_of(me) * cut.whole.columns * size;
   char* const received = received_.Get(bytes);
-  CAPSTAN_RETURN_IF_ERROR(communicator_->AllToAll(cut.axis, "checkpoint's " + out.slice.name, sent,
-                                                  sends, received, receives));
+  const absl::Status exchanged = communicator_->AllToAll(cut.axis, "checkpoint's " + out.slice.name,
+                                                         sent, sends, received, receives);
+  if (!exchanged.ok()) {
+    sent_.Abandon();
+    received_.Abandon();
+    return exchanged;
+  }
   // A block a rank and part, next to each other now.
   char* const rows = rows_.Get(bytes);
   const char* from = received;

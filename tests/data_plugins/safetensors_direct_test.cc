@@ -101,6 +101,32 @@ TEST(SafetensorsDirect, TheSameSliceAgainOverwrites) {
   EXPECT_TRUE(got == after);
 }
 
+// Column ranges after the first slice go through windows that are read, changed and written back, over
+// bytes that were written before.
+TEST(SafetensorsDirect, WindowsKeepWhatWasWrittenBefore) {
+  Scratch scratch;
+  constexpr std::int64_t kRows = 6144, kColumns = 2048, kWhole = 1024, kCut = 1000;
+  const Bytes values = drawn(kRows * kColumns, 5);
+  const auto put = [&](BundleWriter& writer, std::int64_t row, std::int64_t rows,
+                       std::int64_t column, std::int64_t columns) {
+    Bytes box;
+    for (std::int64_t r = row; r < row + rows; ++r) {
+      const auto at = values.begin() + r * kColumns + column;
+      box.insert(box.end(), at, at + columns);
+    }
+    writer.put("model", "w", {{row, column}, {rows, columns}}, box.data());
+  };
+  BundleWriter writer(scratch / "b", {{"w", "model", kU8, {kRows, kColumns}}}, {.fsync = false});
+  put(writer, 0, kWhole, 0, kColumns);
+  put(writer, kWhole, kRows - kWhole, 0, kCut);
+  put(writer, kWhole, kRows - kWhole, kCut, kColumns - kCut);
+  writer.commit();
+  Bytes got(values.size());
+  BundleReader(scratch / "b/model.safetensors")
+      .get("model", "w", {{0, 0}, {kRows, kColumns}}, got.data());
+  EXPECT_TRUE(got == values);
+}
+
 // The write fails in a thread of its own, after put has returned.
 TEST(SafetensorsDirect, AFailedWriteFailsTheBundle) {
   Scratch scratch;

@@ -7,14 +7,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
+#include <exception>
 
 namespace capstan::safetensors {
 namespace {
 
-// Of file offsets, lengths and addresses. Disks ask for this or less; one that asks for more refuses
-// the first write, and the page cache takes over.
-constexpr std::uint64_t kBlock = 4096;
+// Of file offsets, lengths and addresses: a page, so that no page is written both ways. Disks ask for
+// this or less; one that asks for more refuses the first write, and the page cache takes over.
+const std::uint64_t kBlock =
+    std::max<std::uint64_t>(4096, static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)));
 
 }  // namespace
 
@@ -60,7 +61,7 @@ bool DirectWriter::start() {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread_.joinable();

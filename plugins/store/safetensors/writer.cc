@@ -64,6 +64,8 @@ char* Mapping::at(const sdk::File& file, std::uint64_t begin, std::uint64_t end)
   void* const mapped = ::mmap(nullptr, before_ + end - begin, PROT_READ | PROT_WRITE, MAP_SHARED,
                               file.fd(), static_cast<off_t>(begin - before_));
   if (mapped == MAP_FAILED) return nullptr;
+  // No pages ahead of those asked for: beyond the stretch another process may write directly.
+  ::madvise(mapped, before_ + end - begin, MADV_RANDOM);
   memory_ = mapped;
   fd_ = file.fd();
   begin_ = begin;
@@ -412,6 +414,7 @@ void BundleWriter::scatter(GroupFile& group, const TensorEntry& entry, const Run
     }
     return;
   }
+  direct_.finish();  // what is read back may still be on its way
   window_.resize(kWindow);
   while (!cursor.done()) {
     // What lies between the runs may hold other slices: read, change, write back.
@@ -424,7 +427,7 @@ void BundleWriter::scatter(GroupFile& group, const TensorEntry& entry, const Run
                   runs.run_bytes);
       end = cursor.run_offset() + runs.run_bytes;
     }
-    write_run(group, window_.data(), end - begin, base + begin);
+    write_cached(group, window_.data(), end - begin, base + begin);
   }
 }
 
