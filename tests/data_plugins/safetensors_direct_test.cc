@@ -105,21 +105,30 @@ TEST(SafetensorsDirect, TheSameSliceAgainOverwrites) {
 // bytes that were written before.
 TEST(SafetensorsDirect, WindowsKeepWhatWasWrittenBefore) {
   Scratch scratch;
-  constexpr std::int64_t kRows = 6144, kColumns = 2048, kWhole = 1024, kCut = 1000;
-  const Bytes values = drawn(kRows * kColumns, 5);
-  const auto put = [&](BundleWriter& writer, std::int64_t row, std::int64_t rows,
-                       std::int64_t column, std::int64_t columns) {
-    Bytes box;
+  constexpr std::int64_t kRows = 2560, kColumns = 2048, kWhole = 1024, kCut = 1000,
+                         kBusy = 24 << 20;
+  const Bytes values = drawn(kRows * kColumns, 5), busy(kBusy, 1);
+  struct Part {
+    Box box;
+    Bytes bytes;
+  };
+  const auto part = [&](std::int64_t row, std::int64_t rows, std::int64_t column,
+                        std::int64_t columns) {
+    Part out{{{row, column}, {rows, columns}}, {}};
     for (std::int64_t r = row; r < row + rows; ++r) {
       const auto at = values.begin() + r * kColumns + column;
-      box.insert(box.end(), at, at + columns);
+      out.bytes.insert(out.bytes.end(), at, at + columns);
     }
-    writer.put("model", "w", {{row, column}, {rows, columns}}, box.data());
+    return out;
   };
-  BundleWriter writer(scratch / "b", {{"w", "model", kU8, {kRows, kColumns}}}, {.fsync = false});
-  put(writer, 0, kWhole, 0, kColumns);
-  put(writer, kWhole, kRows - kWhole, 0, kCut);
-  put(writer, kWhole, kRows - kWhole, kCut, kColumns - kCut);
+  const std::vector<Part> parts = {part(0, kWhole, 0, kColumns),
+                                   part(kWhole, kRows - kWhole, 0, kCut),
+                                   part(kWhole, kRows - kWhole, kCut, kColumns - kCut)};
+  BundleWriter writer(scratch / "b",
+                      {{"v", "model", kU8, {kBusy}}, {"w", "model", kU8, {kRows, kColumns}}},
+                      {.fsync = false});
+  writer.put("model", "v", {{0}, {kBusy}}, busy.data());  // what follows waits behind it
+  for (const Part& p : parts) writer.put("model", "w", p.box, p.bytes.data());
   writer.commit();
   Bytes got(values.size());
   BundleReader(scratch / "b/model.safetensors")
